@@ -1,8 +1,9 @@
-"""Measure `vllm-regress explain`: on a frozen sample of reports that people wrote, or how long it
-takes for logs of 200 MB.
+"""Measure `vllm-regress explain`: on a frozen sample of reports that people wrote, how long it
+takes for logs of 200 MB, or for lines made to slow a pattern down.
 
     python benchmarks/explain.py --texts DIR [--half dev] [--verbose]
     python benchmarks/explain.py --speed [MEGABYTES]
+    python benchmarks/explain.py --patterns
 
 The sample, `samples/explain.jsonl`, refers to the reports by repository and number and holds their
 labels; DIR has their texts in the files that it names. A text whose SHA-256 differs is left out.
@@ -19,12 +20,15 @@ import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_vllm_regress.answers.explain.case_patterns import required_literals
+from pytest_vllm_regress.answers.explain.diagnoses import diagnoses
 from pytest_vllm_regress.answers.explain.log import explain
 from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.lint import SOUND_LOGS
 
 SAMPLE = Path(__file__).parent / "samples" / "explain.jsonl"
@@ -96,6 +100,76 @@ def speed(megabytes: int) -> None:
         )
         process.start()
         process.join()
+
+
+PIECES = (
+    *(
+        "a",
+        "x y ",
+        "1",
+        "(",
+        "[",
+        '"',
+        "'",
+        "\\",
+        ": ",
+        "Error: ",
+        "E   ",
+        'File "a", line 1, in b ',
+    ),
+    *(
+        "0.1.2",
+        "--a-b ",
+        "> ",
+        "it/s ",
+        "/a",
+        "a.b.",
+        "a_",
+        "'a': ",
+        "{'a'",
+        "^ ",
+        "AErrorA",
+        "and ",
+    ),
+    *("Traceback (most recent call last)", "<a ", "&lt;", "\x1b[", "\xa0"),
+)
+"""What lines consist of, over and over, so that a pattern tries many ways to match."""
+HEADS = ("", "ValueError: ", "ERROR 11-23 17:35:54 [core.py:634] ", "E   ")
+SLOWEST = 1.0
+"""Megabytes of a log that must be read in a second of processor time, whatever its lines hold."""
+
+
+def _slow_lines(cases: Sequence[Case]) -> Iterator[str]:
+    """Yield lines that repeat a piece, or what a pattern looks for."""
+    for piece in PIECES:
+        for head in HEADS:
+            yield from (f"{head}{(piece * size)[:size]} ERROR\n" for size in (80, 4_000, 16_000))
+    seen = [case.symptom.pattern for case in cases]
+    seen += [case.log.pattern for case in cases if case.log]
+    for diagnosis in diagnoses().values():
+        seen += [*diagnosis.seen, *diagnosis.lines, *diagnosis.unless]
+    for pattern in seen:
+        for literal in required_literals(pattern):
+            yield f"ValueError: {(literal + ' ') * (4_000 // len(literal))}\n"
+
+
+def patterns() -> bool:
+    """Print the lines that are read slowest; return whether all are read fast enough."""
+    cases = load_all_cases(default_cases_dir())
+    rates = []
+    for line in _slow_lines(cases):
+        content = (line * (1 + 100_000 // len(line))).encode()
+        began = time.process_time()
+        explain(io.BytesIO(), cases, "nothing")
+        prepared = time.process_time()
+        explain(io.BytesIO(content), cases, "line")
+        seconds = time.process_time() - prepared - (prepared - began)
+        rates.append((len(content) / 1e6 / max(seconds, 1e-6), line))
+    rates.sort()
+    print(f"{len(rates)} kinds of lines; the slowest, in MB a second of processor time:")
+    for rate, line in rates[:10]:
+        print(f"{rate:7.2f}  {len(line):6} characters: {line[:60]!r}")
+    return rates[0][0] >= SLOWEST
 
 
 def _plain(text: str) -> str:
@@ -214,18 +288,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--texts", type=Path)
-    parser.add_argument("--half", choices=("dev", "test"))
+    parser.add_argument("--half", choices=("dev", "test", "new"))
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--speed", type=int, nargs="?", const=200)
+    parser.add_argument("--patterns", action="store_true")
     arguments = parser.parse_args()
     if arguments.texts:
         quality(
             arguments.texts,
-            [arguments.half] if arguments.half else ["dev", "test"],
+            [arguments.half] if arguments.half else ["dev", "test", "new"],
             arguments.verbose,
         )
     if arguments.speed:
         speed(arguments.speed)
+    if arguments.patterns and not patterns():
+        raise SystemExit(f"lines are read at less than {SLOWEST:g} MB a second")
 
 
 if __name__ == "__main__":

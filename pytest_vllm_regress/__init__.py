@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         Sampling,
         StartReport,
     )
+    from .engines.http.faults import Fault
     from .engines.http.health import Health, Metrics
     from .engines.http.requests import Ranked
+    from .engines.inputs.client_request import ClientRequest
     from .engines.inputs.media import png_url, tensor_base64, wav
     from .engines.inputs.messages import (
         ChatChoice,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         ToolCall,
     )
     from .engines.inputs.script import Script
+    from .engines.inputs.script_rules import ScriptRule
     from .engines.probe import AtWork, Probe
     from .engines.running import ProcessInfo
     from .engines.server import Server
@@ -85,7 +88,9 @@ _PUBLIC_NAMES = {
         "ToolCall",
     ),
     "engines.inputs.media": ("png_url", "tensor_base64", "wav"),
+    "engines.inputs.client_request": ("ClientRequest",),
     "engines.inputs.script": ("Script",),
+    "engines.inputs.script_rules": ("ScriptRule",),
     "engines.engine": (
         *(
             "AsyncEngine",
@@ -98,6 +103,7 @@ _PUBLIC_NAMES = {
             "StartReport",
         ),
     ),
+    "engines.http.faults": ("Fault",),
     "engines.http.health": ("Health", "Metrics"),
     "engines.http.requests": ("Ranked",),
     "engines.probe": ("AtWork", "Probe"),
@@ -150,6 +156,7 @@ __all__ = [
     "ChatMessage",
     "ChildDied",
     "ChildError",
+    "ClientRequest",
     "CompletionOutput",
     "DeadlineExceeded",
     "Dialect",
@@ -157,6 +164,7 @@ __all__ = [
     "EngineSpec",
     "Engines",
     "EnvironmentFileError",
+    "Fault",
     "Feature",
     "Growth",
     "Health",
@@ -178,6 +186,7 @@ __all__ = [
     "Sampling",
     "Script",
     "ScriptError",
+    "ScriptRule",
     "Server",
     "Slope",
     "StartReport",

@@ -12,13 +12,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pytest_vllm_regress import cli
 from tools.options import commands
 
 ROOT = Path(__file__).parents[1]
@@ -68,14 +67,13 @@ def _without_outside_links(page: Path) -> str:
     return re.sub(r"(?<!!)\[([^\]\n]+)\]\((?!https?:|mailto:)([^)\s]*)\)", replaced, text)
 
 
-def navigation(text: str, folder: str, extra: Iterable[str] = ()) -> Iterator[str]:
+def navigation(text: str, folder: str) -> Iterator[str]:
     """Yield a table of contents for each section of ``docs/README.md``, hidden from the page."""
     _, *parts = _SECTION.split(text)
     seen: set[str] = set()
     for caption, body in zip(parts[::2], parts[1::2], strict=True):
         pages = [page for page in dict.fromkeys(_PAGE.findall(body)) if page not in seen]
         seen.update(pages)
-        pages += extra if caption == "Reference" else ()
         places = [str((Path("/") / folder / page).resolve()).removesuffix(".md") for page in pages]
         yield "\n".join(
             ("```{toctree}", ":hidden:", f":caption: {caption}", "", *places, "```", "")
@@ -120,16 +118,11 @@ def write_source(source: Path) -> None:
             page = name.replace(" ", "-")
             names.append(f"commands/{page}")
             (folder / f"{page}.md").write_text(command_page(name, command), encoding="utf-8")
-    overview = "\n".join(
-        f"- [{name}](commands/{name}.md): {cli.COMMANDS[name].line}" for name in cli.COMMANDS
-    )
+    summary = source / "docs" / "reference" / "commands.md"
+    text = re.sub(r"(?m)^\| `([a-z]+)` \|", r"| [\1](commands/\1.md) |", summary.read_text())
     listing = "\n".join(("```{toctree}", ":hidden:", "", *names, "```"))
-    (source / "docs" / "reference" / "commands.md").write_text(
-        f"# Commands, one page each\n\n{overview}\n\n{listing}\n", encoding="utf-8"
-    )
-    contents = "\n".join(
-        navigation((ROOT / "docs" / "README.md").read_text(), "docs", ("reference/commands.md",))
-    )
+    summary.write_text(f"{text}\n{listing}\n", encoding="utf-8")
+    contents = "\n".join(navigation((ROOT / "docs" / "README.md").read_text(), "docs"))
     index = (source / "README.md").read_text(encoding="utf-8")
     (source / "index.md").write_text(f"{index}\n{contents}", encoding="utf-8")
     for linked in (source / "README.md", source / "docs" / "README.md"):  # links lead there

@@ -114,15 +114,21 @@ def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any
 
 
 def command_rows() -> Iterator[str]:
-    yield "| command | what it does | exit codes |"
-    yield "| --- | --- | --- |"
+    yield "| command | what it does |"
+    yield "| --- | --- |"
+    for name in cli.COMMANDS:
+        yield f"| `{name}` | {_cell(cli.COMMANDS[name].line)} |"
+
+
+def exit_code_rows() -> Iterator[str]:
+    """Yield the commands with exit codes of their own."""
+    yield "| command | exit codes |"
+    yield "| --- | --- |"
     for name, command in commands():
-        if not name or " " in name:
-            continue
         text = " ".join((command.help or "").split("\f")[0].split())
         found = re.search(r"Exit codes: (.*?)\.(?:$|\s)", f"{command.epilog or ''} {text}")
-        codes = found.group(1) if found else "those of `vllm-regress`"
-        yield f"| `{name}` | {_cell(cli.COMMANDS[name].line)} | {_cell(codes)} |"
+        if name and " " not in name and found:
+            yield f"| `{name}` | {_cell(found.group(1))} |"
 
 
 def word_rows() -> Iterator[str]:
@@ -275,14 +281,16 @@ def _cell(text: str) -> str:
 
 
 PARTS: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
-    "api": {
-        "options": option_rows,
-        "markers": marker_rows,
-        "fixtures": fixture_rows,
+    "options-of-pytest": {"options": option_rows},
+    "fixtures-and-markers": {"markers": marker_rows, "fixtures": fixture_rows},
+    "python-names": {
         "api": api_rows,
         "methods": lambda: method_rows("Engine", "AsyncEngine", "Server", "Probe", "Script"),
         "probes": probe_rows,
-        "commands": command_rows,
+    },
+    "commands": {"commands": command_rows},
+    "exit-codes": {"exit-codes": exit_code_rows},
+    "file-formats": {
         "case": lambda: schema_rows(CaseFile),
         "result": lambda: schema_rows(ResultFile),
     },

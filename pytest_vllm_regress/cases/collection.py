@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,19 +32,21 @@ class EngineMarker:
     axes: tuple[Axis, ...]
 
 
-_PARSED: pytest.StashKey[EngineMarker] = pytest.StashKey()
+_PARSED: pytest.StashKey[tuple[tuple[pytest.Mark, ...], EngineMarker]] = pytest.StashKey()
 
 
 def engine_marker(node: Any) -> EngineMarker:
-    """Return all ``vllm_engine`` markers of a test as one, the nearest first; parsed once per test."""
-    if _PARSED not in node.stash:
-        node.stash[_PARSED] = _parsed(node)
-    return node.stash[_PARSED]  # type: ignore[no-any-return]
+    """Return all ``vllm_engine`` markers of a test as one, the nearest first. They are parsed again
+    when one was added."""
+    markers = tuple(node.iter_markers("vllm_engine"))
+    if _PARSED not in node.stash or node.stash[_PARSED][0] != markers:
+        node.stash[_PARSED] = markers, _parsed(markers)
+    return node.stash[_PARSED][1]  # type: ignore[no-any-return]
 
 
-def _parsed(node: Any) -> EngineMarker:
+def _parsed(markers: Iterable[pytest.Mark]) -> EngineMarker:
     arguments: dict[str, Any] = {}
-    for marker in node.iter_markers("vllm_engine"):
+    for marker in markers:
         if marker.args:
             raise UsageError(
                 f"vllm_engine takes keyword arguments only, got {marker.args!r}; e.g. vllm_engine(tensor_parallel_size=[1, 2])"

@@ -34,6 +34,7 @@ from .model import (
     Case,
     Control,
     EvidenceEnvironments,
+    LogText,
     Range,
     Symptom,
     Variant,
@@ -162,6 +163,18 @@ class _Table(
                 raise ValueError("holds a value twice")
 
 
+class LogTable(_Table, frozen=True, kw_only=True):
+    """What a server or a client prints when the failure happens, for a symptom that is an assertion
+    of the test. `explain` finds the failure by it; no verdict depends on it."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=2000)]
+    """Regular expression for a text that only this failure prints. Lines that follow each other are
+    separated by \\n.*, because something may stand in front of each."""
+    seen: Url | None = None
+    """The report that has the text. Needed if no recorded observation of an affected environment
+    has it."""
+
+
 class SymptomTable(_Table, frozen=True, kw_only=True):
     """What the failure looks like."""
 
@@ -187,6 +200,8 @@ class SymptomTable(_Table, frozen=True, kw_only=True):
     engine, or the probe was called."""
     pattern: Annotated[str, Meta(min_length=1, max_length=2000)]
     """Regular expression searched in these parts (Python's re.search with MULTILINE)."""
+    log: LogTable | None = None
+    """What a server or a client prints when the failure happens."""
 
 
 class VariantTable(_Table, frozen=True, kw_only=True):
@@ -306,9 +321,10 @@ def load_case(path: Path) -> Case:
     table = document.get("control", {})
     own = {name: table[name] for name in ControlTable.__struct_fields__ if name in table}
     control = Control(changes=_engine_fields(table), **own)
-    case = _case(file, control, path)
+    case, log = _case(file, control, path), file.symptom.log
     invalid = [
-        *_bad_pattern(file.symptom.pattern),
+        *_bad_pattern("symptom.pattern", file.symptom.pattern),
+        *(_bad_pattern("symptom.log.pattern", log.pattern) if log else ()),
         *_bad_specifiers(file),
         *((file.control and control_problems(table)) or _missing_control(case)),
     ]
@@ -424,7 +440,7 @@ def select_cases(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
     return tuple(by_id[name] for name in selected)
 
 
-def _bad_pattern(pattern: str) -> list[str]:
+def _bad_pattern(key: str, pattern: str) -> list[str]:
     try:
         re.compile(pattern, re.MULTILINE)
         return []
@@ -433,7 +449,7 @@ def _bad_pattern(pattern: str) -> list[str]:
         why = f"not a valid regular expression: {error.msg}{place}"
     except (RecursionError, OverflowError) as error:
         why = f"not a usable regular expression: {error}"
-    return [f"symptom.pattern = {format_value(pattern)}: {why}"]
+    return [f"{key} = {format_value(pattern)}: {why}"]
 
 
 def _bad_specifiers(file: CaseFile) -> list[str]:
@@ -495,6 +511,7 @@ def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _case(file: CaseFile, control: Control, path: Path) -> Case:
+    log = file.symptom.log
     return Case(
         id=file.id,
         title=file.title,
@@ -510,6 +527,7 @@ def _case(file: CaseFile, control: Control, path: Path) -> Case:
         ),
         evidence=EvidenceEnvironments(file.evidence.affected, file.evidence.fixed),
         path=path,
+        log=LogText(log.pattern, log.seen or "") if log else None,
         fixed_by=file.fixed_by,
         broken_by=file.broken_by,
         variants={

@@ -91,6 +91,21 @@ class Symptom:
 
 
 @dataclass(frozen=True)
+class LogText:
+    """What a server or a client prints when the failure happens: the table ``[symptom.log]``.
+
+    No verdict depends on it. ``seen``: the report that has it, if no recorded observation does.
+    """
+
+    pattern: str
+    seen: str = ""
+
+    def is_in(self, observed: Observation) -> bool:
+        """Return whether an observation has the text, in any part."""
+        return any(patterns.search(self.pattern, text) for text in observed.parts.values())
+
+
+@dataclass(frozen=True)
 class Control:
     """The table ``[control]`` of a case.
 
@@ -237,6 +252,7 @@ class Case:
     symptom: Symptom
     evidence: EvidenceEnvironments
     path: Path
+    log: LogText | None = None
     fixed_by: tuple[str, ...] = ()
     broken_by: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = field(default_factory=dict, hash=False)
@@ -333,6 +349,7 @@ def fields_of(case: Case) -> dict[str, Any]:
             "phases": list(symptom.phases),
             "pattern": symptom.pattern,
             "where": {kind.value: list(symptom.parts_for(kind)) for kind in symptom.kinds},
+            "log": case.log.pattern if case.log else "",
         },
         "variants": {
             name: {

@@ -16,9 +16,8 @@ from .context import (
     Device,
     Invocation,
     Names,
-    json_or_text,
     print_json,
-    settings,
+    values,
     warn,
 )
 
@@ -57,8 +56,8 @@ def ask(
     try:
         with bare_session(warn, device=device or "auto") as session:
             if probe is None:
-                return _served(session, env, _values(set), words, show_log)
-            print_json(_probed(session, env, probe, _values(arguments)))
+                return _served(session, env, values(set), words, show_log)
+            print_json(_probed(session, env, probe, values(arguments)))
             return OK
     except (ChildError, Unsupported) as error:
         warn(f"vllm-regress: {error}")
@@ -96,7 +95,3 @@ def _served(
     if show_log:
         warn(server.log())
     return status
-
-
-def _values(words: Names) -> dict[str, Any]:
-    return {name: json_or_text(text) for name, text in settings(words)}

@@ -10,7 +10,13 @@ from typing import Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
-from ..answers.audit.matching import AuditMatch, Inventory, severity
+from ..answers.audit.matching import (
+    NO_VLLM,
+    AuditMatch,
+    Inventory,
+    require_checkable,
+    severity,
+)
 from ..answers.audit.target import (
     built_in_locks,
     ends_of_range,
@@ -57,7 +63,8 @@ def audit(
 
     Reads metadata and lists; imports and runs nothing. An interpreter that is given as --env is
     started to ask for its path; of the name of an environment, its lock is read. With -v everything
-    about each failure is printed, not one line.
+    about each failure is printed, not one line. A list without vLLM is an error, unless --ignore
+    names no-vllm.
 
     Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; 2 usage or
     bad input; 4 internal error.
@@ -88,6 +95,8 @@ def audit(
         )
         for part in ends_of_range(inventory)
     ]
+    if inventories and NO_VLLM not in ignored:
+        require_checkable(inventories, cases)
     pairs = [(inventory, deployments) for inventory in inventories]
     pairs = pairs or list(_named_by(deployments)) or [(_own(serve, cases), deployments)]
     audits = [answers.audit(entry, cases, host, ignored, places) for entry, places in pairs]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..answers.audit import comparison
-from ..answers.audit.matching import Inventory, severity
+from ..answers.audit.matching import Inventory, require_checkable, severity
 from ..answers.audit.target import read_side, read_sides
 from ..answers.deployments.configuration import Deployment, read_deployments
 from ..answers.fixes.index import Fix, fix_index
@@ -66,6 +66,7 @@ def compare(
         return OK
     cases = command.cases()
     old, new = read_sides(before, after)
+    require_checkable([old, new], cases)
     result = comparison.compare(old, new, cases, (), deployments)
     if run:
         concerned = [change.case for change in result.changes]

@@ -19,7 +19,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +31,7 @@ from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
 from ..util.text import printable, render_text
-from ..util.validation import format_value
+from ..util.validation import format_value, json_or_text
 
 if TYPE_CHECKING:
     from ..cases.loading import LoadedCases
@@ -262,12 +262,9 @@ def settings(given: Names) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def json_or_text(text: str) -> Any:
-    """Return the value of a text that is JSON, else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+def values(given: Names) -> dict[str, Any]:
+    """Return the values of words NAME=VALUE, which are JSON or else text. Raises ``UsageError``."""
+    return {name: json_or_text(text) for name, text in settings(given)}
 
 
 def limits(given: Names, **defaults: float) -> dict[str, float]:
@@ -357,6 +354,11 @@ def print_json(value: object) -> None:
     # GitHub Actions would obey ##[error]. Both signs stand in texts only, where JSON allows an
     # escape.
     print(text.replace("\x7f", "\\u007f").replace("##[", "#\\u0023["))
+
+
+def print_unmasked(document: Mapping[str, str]) -> None:
+    """Print a line of JSON for a program that needs the key in it."""
+    print(json.dumps(document), flush=True)
 
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

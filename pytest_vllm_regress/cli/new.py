@@ -17,7 +17,8 @@ from ..cases.scaffold import (
     create_case,
 )
 from ..errors import Kind, UsageError
-from .context import Invocation, Names, json_or_text, say, settings, warn, warn_of
+from ..util.validation import json_or_text
+from .context import Invocation, Names, say, settings, warn, warn_of
 
 ERROR_STATUS = (
     "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "

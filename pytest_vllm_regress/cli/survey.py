@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..engines.standalone import bare_session
-from ..environments.git import Repository
+from ..environments.names import resolve
 from ..environments.releases import releases_in
+from ..environments.sources import PROJECTS, clone_of, parse_name
 from ..errors import BuildError, UsageError
 from ..runner.batch import digest
 from ..runner.executors import build_with_cache
@@ -74,7 +75,7 @@ def conformance(
     """Run the conformance suite: which features work.
 
     Each check runs on each engine generation. Arguments after -- go to pytest: `-- -m smoke`, or
-    `-- -k EXPRESSION` for some of the checks.
+    `-- -k EXPRESSION` for some of the checks. Each check is kept when it has ended.
 
     Exit codes: 0 a known upstream failure explains every failed check; 1 otherwise; 2 usage; 3 an
     environment could not be built; 130 interrupted.
@@ -82,6 +83,8 @@ def conformance(
     suite = suites.suite_directory()
     known = suites.read_known(suite / "known.toml")
     selection, names = command.pytest_args, list(dict.fromkeys(environments))
+    say_bases(names)
+    command.confirm_downloads(names, warn)
     with resumed(suites.open_runs, [*names, *selection], fresh=fresh) as runs:
         measured = {ran.environment for ran in runs.entries.values()}
         unbuilt = False
@@ -95,13 +98,26 @@ def conformance(
                 warn(f"{name}: {error}")
                 unbuilt = True
                 continue
-            ran = suites.run_suite(name, suite, selection)
+            record = Path(writable_root(), "surveys", f"checks-{digest(name, *selection)}.jsonl")
+            if fresh:
+                record.unlink(missing_ok=True)
+            ran = suites.run_suite(name, suite, selection, record=record)
             runs.add(ran.name, ran)
+            record.unlink(missing_ok=True)
         results = list(runs.entries.values())
         if not unbuilt:
             runs.remove()
     print_report(format, suites.report(results, known), [ran.to_json() for ran in results])
     return UNBUILT if unbuilt else UNEXPECTED if suites.unexplained(results, known) else OK
+
+
+def say_bases(names: Sequence[str]) -> None:
+    """Say over which environment each source is laid, before anything is built."""
+    for name in names:
+        source = parse_name(name)
+        overlay = None if source is None else resolve(name).overlay
+        if source is not None and overlay is not None and not source.base:
+            warn(f"{name}: over {overlay.base.name}; over another one: BASE+{name}")
 
 
 def states(
@@ -203,7 +219,8 @@ def upstream(
 ) -> int:
     """Run vLLM's own tests on the simulated device.
 
-    They are not modified. Arguments after -- go to pytest.
+    They are not modified. Arguments after -- go to pytest. Each result is kept when its test has
+    ended: the same command goes on where an interrupted one was.
 
     Exit codes: 0 no test failed; 1 a test failed; 2 usage or bad input; 3 something could not be
     built; 4 internal error.
@@ -215,9 +232,9 @@ def upstream(
             "allowed is server, runner, server,runner or none"
         )
     most = limits(limit, test=300, run=math.inf)
-    if len(command.sources) != 1:
-        raise UsageError("upstream: give the clone of vLLM's sources as --source PATH")
-    repository = Repository.at(Path(command.sources[0]))
+    repository = clone_of(PROJECTS["vllm"])
+    say_bases([env])
+    command.confirm_downloads([env], warn)
     out.mkdir(parents=True, exist_ok=True)
     with bare_session(warn, device="sim") as session, scratch() as folder:
         target = session.target(env)
@@ -234,12 +251,16 @@ def upstream(
             command.pytest_args,
             listed_tests(files),
         )
-        done = run_tests(request, out / "pytest.log", warn)
+        key = [tree.commit.id, target.python, target.versions["vllm"], *classes, *files]
+        record = out / f"begun-{digest(*map(str, key), *command.pytest_args)}.jsonl"
+        done = run_tests(request, out / "pytest.log", warn, record=record)
     say(*done.lines())
     number = counts(done.results)
     rows = [(outcome, str(number[outcome])) for outcome in UpstreamOutcome if number[outcome]]
     print_columns(("outcome", "tests"), rows)
     codec.save(out / "results.json", done.to_json(target.versions["vllm"], tree.commit.id))
+    if done.ended:
+        record.unlink(missing_ok=True)
     return UNEXPECTED if number[UpstreamOutcome.FAILED] else OK
 
 

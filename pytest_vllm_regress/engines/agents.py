@@ -179,10 +179,14 @@ class Agents:
 
     def stop(self) -> None:
         """Stop every agent and release the environments."""
+        self.end_processes()
+        self._leases.close()
+
+    def end_processes(self) -> None:
+        """Stop every agent. The environments stay leased."""
         for agent in self.started:
             agent.stop()
         self._agents.clear()
-        self._leases.close()
 
     def _start(self, python: Path, **facts: Any) -> Agent:
         agent = Agent(python, self._run(), inherited=self._inherited, **facts)

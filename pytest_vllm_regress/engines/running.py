@@ -227,6 +227,9 @@ class Running:
         finally:
             self.schemas = previous
 
+    def forget_scripts(self) -> None:
+        """Forget what a test has scripted apart from its prompts."""
+
     @property
     def spent(self) -> bool:
         """Whether no other test may use it, because a test has sent it a signal or waited for its

@@ -179,6 +179,8 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
         """
         self.client.close()
         self._close_openai()
+        if self._gateway is not None:
+            self._gateway.close()
         try:
             return self.child.stop(self._deadline("stop", timeout), by_signal=True)
         finally:

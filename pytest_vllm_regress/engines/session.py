@@ -13,10 +13,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import ChildError, Unsupported
+from ..errors import ChildDied, ChildError, DeadlineExceeded, RemoteError, Unsupported
 from ..target_site.vllm_regress_target.dialect.gpu import refusal_in
 from ..util.deadline import DeadlineFor
 from ..util.paths import writable_root
@@ -27,6 +28,7 @@ from .checkpoints.forge import (
     architectures_of,
     arguments_of,
     ensure_checkpoint,
+    positions_for,
     unmet_needs,
 )
 from .checkpoints.hub_cache import snapshot_of, variables_of
@@ -42,7 +44,7 @@ from .processes.agent import Agent
 from .processes.child import Child, Loan
 from .processes.child_processes import Leftover
 from .processes.early_exit import EarlyExitPolicy
-from .running import Launch
+from .running import Launch, Running
 from .settings import Settings
 from .spec import EngineSpec, Front
 from .target import Target, built_target, canonical_name, default_environment, inspect
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from .server import Server
 
 _SHORT_WAIT_S = 1.0
+_ABOUT_THE_SPEC = (RemoteError, ChildDied, DeadlineExceeded, Unsupported)
+"""Errors of a start that say something about the spec, and not about the state of the machine."""
 NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs with a warning
 
 
@@ -82,6 +86,8 @@ class Session:
         self.progress = progress
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
+        self._started: WeakSet[Running] = WeakSet()
+        self._unstartable: dict[tuple[str, EngineSpec, Front], Exception] = {}
         self.engines = EnginePool(settings.max_engines, self._charge)
         self.gpus = Placement(lambda line: self.progress(line))
         self.agents = Agents(
@@ -103,6 +109,17 @@ class Session:
             self._run = RunDir.create(self._controller)
         self._run.check()
         return self._run
+
+    def _renew_run(self) -> None:
+        """Begin with a new run directory if a program that cleans has removed the present one, so
+        that only the test that ran then has no verdict."""
+        if self._run is None or self._run.exists:
+            return
+        self.progress(f"{self._run.path} was removed by another program: processes start again")
+        self.engines.clear()
+        self.agents.end_processes()
+        process_tree.terminate(process_tree.with_tag(self._run.tag), grace_s=0.5)
+        self._run = None
 
     def environment_names(self) -> tuple[str, ...]:
         """Return the requested environments, or the default one.
@@ -146,7 +163,7 @@ class Session:
                     f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses"
                 )
 
-    def model_path(self, kind: str, device: str = "sim") -> str:
+    def model_path(self, kind: str, device: str = "sim", max_model_len: int = 0) -> str:
         """Return the checkpoint for ``kind`` (text, vision and others): forged once per machine, or
         named by --vllm-model. A path stays as it is.
 
@@ -158,7 +175,10 @@ class Session:
             return kind
         return str(
             ensure_checkpoint(
-                kind, writable_root() / "checkpoints", head=64 if device == "gpu" else 32
+                kind,
+                writable_root() / "checkpoints",
+                head=64 if device == "gpu" else 32,
+                positions=positions_for(max_model_len),
             )
         )
 
@@ -171,6 +191,7 @@ class Session:
 
         On GPUs it leases one, since it may start an engine itself.
         """
+        self._renew_run()
         agent = self.agents.warm(target)
         agent.inspect(
             self._deadline("import", None), architectures=architectures_of(self.model_path("text"))
@@ -187,19 +208,30 @@ class Session:
         user: str,
         fresh: bool,
         timeout: float | None = None,
+        remember: bool = False,
     ) -> Any:
         """Return an engine (front offline or async) or a server (front serve) for ``spec``, shared
-        with other users of the same spec unless ``fresh``. ``timeout`` of its start in seconds."""
+        with other users of the same spec unless ``fresh``. ``timeout`` of its start in seconds.
+
+        ``remember``: if it cannot start, it is not tried again in this session; the next call
+        raises the same error.
+        """
+        key = (target.name, spec, front)
+        if remember and key in self._unstartable:
+            raise self._unstartable[key]
+        self._renew_run()
         launched = partial(self._launched, front, target, spec, user, timeout)
         self.agents.check_budget()
         try:
             if fresh:
                 self.engines.make_room(user)
                 return launched()
-            return self.engines.acquire((target.name, spec, front), user, launched)
-        except ChildError:
+            return self.engines.acquire(key, user, launched)
+        except (ChildError, Unsupported) as error:
             if self._run is not None:
                 self._run.check()  # processes die when their files are removed
+            if remember and isinstance(error, _ABOUT_THE_SPEC):
+                self._unstartable[key] = error
             raise
 
     def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
@@ -244,6 +276,7 @@ class Session:
                 raise
             version = target.versions["vllm"]
             raise Unsupported(words, refused_by=f"vLLM {version}", device="gpu") from error
+        self._started.add(running)
         launch.child.note_shared_memory()
         if lease is not None:
             self.gpus.note_started(target, lease, launch.child)
@@ -264,7 +297,7 @@ class Session:
         if spec.env and self.settings.start_method == "fork":
             agent = self.agents.forking(target, spec.env)
         forged = self.settings.model is None
-        model_path = self.model_path(spec.model, target.device)
+        model_path = self.model_path(spec.model, target.device, spec.max_model_len)
         files = snapshot_of(model_path, self.settings.hub_cache) or model_path
         agent.inspect(self._deadline("import", None), architectures=architectures_of(str(files)))
         lease = gpu = None
@@ -277,7 +310,7 @@ class Session:
             if timeout is None and not self.gpus.has_started(target, lease):
                 timeout = self.settings.timeouts.first_start_s
         kind = spec.draft if spec.draft in KINDS else None
-        draft = self.model_path(kind, target.device) if kind else None
+        draft = self.model_path(kind, target.device, spec.max_model_len) if kind else None
         request = spec.as_request(
             model_path=model_path,
             device=target.device,
@@ -350,9 +383,20 @@ class Session:
             self._on_waited()
         return lease
 
+    def check_scripts(self) -> None:
+        """Raise ``ScriptError`` if an engine could not follow a script since the last check."""
+        for running in tuple(self._started):
+            running.scripts.check()
+
+    def end_test(self) -> None:
+        """A test has ended: what it scripted for shared servers is forgotten."""
+        for running in tuple(self._started):
+            running.forget_scripts()
+
     def begin_again(self, user: str) -> None:
         """The test ``user`` runs once more: its engines may be reused, or stopped for others that
         it starts."""
+        self.end_test()
         self.engines.release_all(user)
 
     def give_way(self) -> None:

@@ -8,9 +8,10 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, overload
 
 from ..defaults import MAX_ENGINES
@@ -25,7 +26,7 @@ from .processes.child import Loan
 from .server import Server
 from .session import Session
 from .settings import Limits, Settings, Timeouts
-from .spec import EngineSpec, Front, front_named
+from .spec import EngineSpec, Front, front_named, full_names
 from .target import Target
 
 Lent = AbstractContextManager
@@ -36,7 +37,8 @@ class Engines:
     """Provides engines and servers of one environment. Tests with the same spec share them, and
     they stay until they are released.
 
-    ``on_reply`` is called with the phase of each answer.
+    ``on_reply`` is called with the phase of each answer. ``defaults``: fields of specs that are made
+    of fields. ``remember``: returns whether a spec that could not start is tried again.
     """
 
     def __init__(
@@ -45,8 +47,13 @@ class Engines:
         target: Target,
         on_reply: Callable[[str], None] | None = None,
         user: str = USER,
+        *,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        remember: Callable[[], bool] = lambda: False,
     ) -> None:
         self.target = target
+        self._defaults = defaults
+        self._remember = remember
         self._session = session
         self._on_reply = on_reply
         self._user = user
@@ -98,9 +105,15 @@ class Engines:
             raise UsageError(
                 f"give an EngineSpec or its fields, not both: {', '.join(sorted(fields))}"
             )
-        spec = spec or EngineSpec.create(**fields)
+        spec = spec or EngineSpec.create(**{**self._defaults, **full_names(fields)})
         engine: Engine | AsyncEngine | Server = self._session.start(
-            front_named(front), self.target, spec, user=self._user, fresh=False, timeout=timeout
+            front_named(front),
+            self.target,
+            spec,
+            user=self._user,
+            fresh=False,
+            timeout=timeout,
+            remember=self._remember(),
         )
         self._session.engines.hold((self.target.name, spec, front))
         if self._on_reply is not None:

@@ -155,23 +155,12 @@ def release_tags(repository: Repository, *options: str) -> Mapping[Version, str]
 
 
 def first_release_with(source: Source) -> str | None:
-    """Return the first release with the commit: by ancestry if the clone has tags, else the next
-    one after the commit's date."""
-    project, commit = source.project, source.commit
-    if with_commit := release_tags(source.repository, "--contains", commit.id):
-        return str(min(with_commit))
-    tagged = release_tags(source.repository)
-    newest = newest_release(project.distribution, commit.day)
-    if newest is not None and Version(newest) in tagged:
-        return None  # the clone has the tags of that time, and none contains it
-    return next(
-        (
-            str(version)
-            for version in releases(project.distribution)
-            if newest is None or version > Version(newest)
-        ),
-        None,
-    )
+    """Return the first release with the commit by the tags of the clone; None if no tag has it.
+
+    The day of a release does not tell: a release branch is cut days before.
+    """
+    with_commit = release_tags(source.repository, "--contains", source.commit.id)
+    return str(min(with_commit)) if with_commit else None
 
 
 def release_commit(

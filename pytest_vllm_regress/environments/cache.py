@@ -48,6 +48,7 @@ logger = logging.getLogger("vllm_regress.environments")
 _MARKER = "vllm-regress.json"
 _TOTAL = "size.json"
 _LEASE = "vllm-regress.lease"
+_LOOKS, _LOOK_S = 3, 0.01
 _MAX_MARKER = 64 * 1024
 """Bytes of a marker, which has about a hundred. Others may have written the file."""
 _reported_read_only: set[Path] = set()
@@ -477,11 +478,25 @@ def _unused(place: Path) -> Iterator[int | None]:
                     dir_fd=folder,
                 )
                 files.callback(os.close, lease)
-                fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_unused(lease)
         except OSError:
             yield None
         else:
             yield folder
+
+
+def _lock_unused(lease: int) -> None:
+    """Lock a lease. Raises ``BlockingIOError`` if the environment is used. A process that only
+    looks whether it is, as this one, has the lock for an instant: then it is tried again."""
+    for left in reversed(range(_LOOKS)):
+        try:
+            fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(_LOOK_S)
+        else:
+            return
 
 
 def _limit_from_environment() -> int:

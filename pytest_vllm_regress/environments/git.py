@@ -209,6 +209,12 @@ class Repository:
         )
         return next((commit for commit in commits if commit.pull_request == pull_request), None)
 
+    def commits_touching(self, paths: Iterable[str], revision: str = "HEAD") -> tuple[Commit, ...]:
+        """Return the commits in the revision's history that touched one of ``paths``, with all
+        paths that they touched."""
+        arguments = (*_WITH_PATHS, "--full-diff", "--end-of-options", revision, "--", *paths)
+        return tuple(self._commits(*arguments))
+
     def last_change(self, revision: str, paths: Iterable[str]) -> str | None:
         """Return the newest commit in the revision's history that touched one of ``paths``."""
         paths = tuple(paths)

@@ -8,6 +8,8 @@ interpreter, isolated, to ask for its search path;
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import json
 import os
 import platform
@@ -16,12 +18,14 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -52,6 +56,8 @@ _MAX_MEMORY = 4 * GIB
 """pip keeps a page of the index in memory, and an index may never end it."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
+_NOT_EXECUTED = 126
+"""Exit status of a nanny whose command cannot be executed (``util/supervised.py``)."""
 _KEPT = frozenset(
     ["HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONUSERBASE", "TMPDIR"]
 )
@@ -203,25 +209,34 @@ def run_isolated(
         if name in harmless or name in exact or name.startswith(prefixes)
     }
     command = [Path(python).absolute(), "-I", *program_arguments]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env=environment,
-        cwd=os.sep,
-        start_new_session=True,
-    )
+    process, end = _started(command, environment)
     try:
-        with contextlib.suppress(ImportError, AttributeError, ProcessLookupError):
-            import resource  # not on Windows, and ``prlimit`` only on Linux
-
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
         output, errors = _outputs(process, timeout_s, python)
     except BaseException:
-        _kill(process)
+        end()
         raise
+    if process.returncode == _NOT_EXECUTED and errors.startswith(f"{command[0]}: "):
+        raise OSError(errno.ENOEXEC, errors.partition(": ")[2].strip())
     return subprocess.CompletedProcess(command, process.returncode, output, mask_log(errors))
+
+
+def _started(
+    command: Sequence[str | Path], environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
+    """Start a command. Return its process, and what ends it with all that it has started.
+
+    On Linux it runs below a nanny, so that nothing outlives this process, even if that is killed.
+    """
+    pipe = subprocess.PIPE
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+    options |= {"env": environment, "cwd": os.sep}
+    if sys.platform == "linux":
+        from ..util.supervised import Supervised
+
+        supervised = Supervised(command, max_data=_MAX_MEMORY, **options)
+        return supervised, supervised.end
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    return process, functools.partial(_kill, process)
 
 
 def _outputs(

@@ -8,6 +8,7 @@ import datetime
 import difflib
 import functools
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 
 from packaging.version import Version
@@ -24,6 +25,20 @@ from .sources import Source, SourceName, find_source, names_interpreter, parse_n
 CLOSE = 3
 """Number of similar releases in a message: as many as a reader compares."""
 logger = logging.getLogger("vllm_regress.environments")
+_sources_of_this_run: dict[str, Recipe] | None = None
+
+
+@contextlib.contextmanager
+def sources_looked_up_once() -> Iterator[None]:
+    """Meanwhile each name with source code keeps the recipe that it had first: a run is about one
+    state of a work tree, and asking git again for each case takes longer than the cases."""
+    global _sources_of_this_run
+    before = _sources_of_this_run
+    _sources_of_this_run = {} if before is None else before
+    try:
+        yield
+    finally:
+        _sources_of_this_run = before
 
 
 def resolve(name: str) -> Recipe:
@@ -36,9 +51,12 @@ def resolve(name: str) -> Recipe:
     source_name = parse_name(name)
     if source_name is None:
         return load(find_file()).resolve(name)
-    recipe = overlay_recipe(find_source(source_name), source_name)
-    logger.info("%s: %s, %s", name, recipe.name, recipe.description)
-    return recipe
+    known = _sources_of_this_run if _sources_of_this_run is not None else {}
+    if name not in known:
+        recipe = overlay_recipe(find_source(source_name), source_name)
+        logger.info("%s: %s, %s", name, recipe.name, recipe.description)
+        known[name] = recipe
+    return known[name]
 
 
 def recipe_named_by_file(name: str) -> Recipe:

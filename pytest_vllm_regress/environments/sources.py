@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +81,17 @@ class Source:
         return f"g{self.commit.id[:7]}{self.changed and '.d'}{self.changed[:7]}"
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yield path (from the root of the tree) and content of every file in the project's folder."""
+        """Yield path (from the root of the tree) and content of every file in the project's folder.
+
+        Raises ``UsageError`` if the work tree is no longer as it was when this source was found.
+        """
         if self.changed and self.tree is not None:
-            yield from _files_on_disk(self.tree, self.repository, self.project.folder)
+            on_disk = dict(_files_on_disk(self.tree, self.repository, self.project.folder))
+            if _digest(self.project, self.tree, on_disk) != self.changed:
+                raise UsageError(
+                    f"{self.tree}: a file was changed while this command was running: repeat it"
+                )
+            yield from on_disk.items()
             return
         blobs = self.repository.files(self.commit.id, self.project.folder)
         yield from zip(blobs, self.repository.contents(blobs.values()), strict=True)
@@ -256,19 +264,23 @@ def _work_tree(project: SourceProject, path: Path) -> Source:
     blobs = repository.files(head.id, project.folder)
     committed = dict(zip(blobs, repository.contents(blobs.values()), strict=True))
     on_disk = dict(_files_on_disk(tree, repository, project.folder))
-    requirements = project.requirement_files
     same_requirements = all(
-        repository.read(head.id, path) == _read(tree, path) for path in requirements
+        repository.read(head.id, path) == _read(tree, path) for path in project.requirement_files
     )
     if on_disk == committed and same_requirements:
         return Source(project, repository, head, tree)
+    return Source(project, repository, head, tree, _digest(project, tree, on_disk))
+
+
+def _digest(project: SourceProject, tree: Path, on_disk: Mapping[str, bytes]) -> str:
+    """Return what identifies a changed work tree, whose files of the package are given."""
     digest = hashlib.sha256()
     for name, content in [
         *sorted(on_disk.items()),
-        *((path, _read(tree, path) or b"") for path in requirements),
+        *((path, _read(tree, path) or b"") for path in project.requirement_files),
     ]:
         digest.update(f"{name}\0{len(content)}\0".encode(errors="surrogateescape") + content)
-    return Source(project, repository, head, tree, digest.hexdigest()[:16])
+    return digest.hexdigest()[:16]
 
 
 def _files_on_disk(tree: Path, repository: Repository, folder: str) -> Iterator[tuple[str, bytes]]:

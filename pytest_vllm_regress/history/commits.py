@@ -10,11 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from packaging.version import Version
+
+from ..answers.audit.boundaries import boundaries
+from ..answers.audit.verdict_table import read_table
+from ..answers.fixes.index import FixIndex
 from ..cases.model import Case
 from ..cases.proofs.proof import names_commit
 from ..environments import bases
 from ..environments.git import Commit, Repository
-from ..environments.sources import SourceProject, source_at_commit
+from ..environments.sources import Source, SourceProject, source_at_commit
 from ..errors import UsageError
 from ..util.store import Store
 from ..util.text import markdown_block, markdown_inline
@@ -140,13 +145,50 @@ def _changes_what_is_imported(project: SourceProject, commit: Commit) -> bool:
 
 
 @dataclass(frozen=True)
+class FirstRelease:
+    """The first release with a commit, empty if it is in none or nothing that was observed tells,
+    and how that is known."""
+
+    version: str = ""
+    known_from: str = "unknown"
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.known_from})" if self.version else self.known_from
+
+
+def first_release(case: Case, source: Source, *, is_fix: bool) -> FirstRelease:
+    """Return the first release with the commit that fixed (or introduced) the failure of a case:
+    by the clone's tags, else the sources of wheels, else the recorded verdicts of the case."""
+    if version := bases.first_release_with(source):
+        return FirstRelease(version, "a tag of the clone")
+    package, commit = source.project.distribution, source.commit
+    if package == "vllm":
+        index = FixIndex.load()
+        for fix in index.fixes:
+            if str(fix.number) == commit.pull_request and commit.id.startswith(fix.commit):
+                if version := index.first_release(fix):
+                    return FirstRelease(version, "the sources of its wheel")
+                return FirstRelease("", f"none up to {index.releases[-1]}")
+    observed = {
+        max((end.inside, end.outside), key=Version)
+        for end in boundaries(case, read_table([case]))
+        if end.package == package
+        and end.observed
+        and (Version(end.inside) < Version(end.outside)) is is_fix
+    }
+    if len(observed) == 1:
+        return FirstRelease(observed.pop(), "recorded verdicts of the case")
+    return FirstRelease()
+
+
+@dataclass(frozen=True)
 class Culprit:
     """The commit that fixed (``is_fix``) or introduced the failure.
 
     ``parent``: the last commit before it with a clear state.
     ``doubtful``: the commits between the two, which have no clear state.
     ``result``, ``parent_result``: of the confirming runs.
-    ``release``: the first release that contains the commit; empty if there is none in the clone.
+    ``release``: the first release that contains the commit, and how that is known.
     """
 
     case: Case
@@ -157,7 +199,7 @@ class Culprit:
     doubtful: tuple[Commit, ...]
     result: CandidateResult
     parent_result: CandidateResult
-    release: str
+    release: FirstRelease
 
     @property
     def confirmed(self) -> bool:
@@ -243,9 +285,7 @@ class Culprit:
         parts = (
             f"{self.case.id}: {self.verb} by {commit.id[:10]} ({commit.authored.date()}) {commit.subject}",
             self.pull_request,
-            f"first release: {self.release}"
-            if self.release
-            else "not in a release yet, according to this clone",
+            f"first release: {self.release}",
         )
         return [*lines, "; ".join(filter(None, parts))]
 
@@ -258,7 +298,8 @@ class Culprit:
             "subject": self.commit.subject,
             "pull_request": self.pull_request,
             "authored": self.commit.authored.isoformat(),
-            "first_release": self.release,
+            "first_release": self.release.version,
+            "first_release_known_from": self.release.known_from,
             "confirmed": self.confirmed,
             "documented": self.documented,
             "again": {"commit": self.result, "parent": self.parent_result},
@@ -272,8 +313,10 @@ class Culprit:
         commit = self.commit
         pull_request = f" (pull request {self.pull_request})" if self.pull_request else ""
         release = ""
-        if self.release:
-            release = f"\nThe first release that contains it: {markdown_inline(self.release)}.\n"
+        if self.release.version:
+            release = (
+                f"\nThe first release that contains it: {markdown_inline(str(self.release))}.\n"
+            )
         commands = "\n".join(
             f"vllm-regress run {self.case.id} --env {_quoted(environment(revision))} "
             f"--source {self.history.project.distribution}=CLONE"
@@ -432,7 +475,7 @@ def _confirm(search: CommitSearch, change: Transition, bisection: CandidateSearc
         doubtful=doubtful,
         result=run_again(group.first),
         parent_result=run_again(parent),
-        release=bases.first_release_with(source) or "",
+        release=first_release(search.case, source, is_fix=change.is_fix),
     )
 
 

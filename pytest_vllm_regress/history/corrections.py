@@ -3,6 +3,7 @@ files that follow, with corrected ranges. Pure, but for reading case files."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -110,16 +111,25 @@ class RangeEdit:
 
     def write(self) -> None:
         """Write the case file. Raises ``CaseFileError`` if it has changed since it was read."""
-        if _read(self.case.path) != self.text:
-            raise CaseFileError(
-                f"{self.case.path}: has changed during the run, so the edit was not written: start again"
-            )
-        write_atomically(self.case.path, self.new_text)
+        self._replace(self.text, self.new_text)
 
     def take_back(self) -> None:
         """Undo ``write``, unless the file has changed since."""
-        if _read(self.case.path) == self.new_text:
-            write_atomically(self.case.path, self.text)
+        with contextlib.suppress(CaseFileError):
+            self._replace(self.new_text, self.text)
+
+    def _replace(self, before: str, after: str) -> None:
+        """Write the case file, unless an editor has saved it meanwhile: asked at the last moment,
+        because the disk may take long."""
+
+        def check() -> None:
+            if _read(self.case.path) != before:
+                raise CaseFileError(
+                    f"{self.case.path}: has changed during the run, so the edit was not written: start again"
+                )
+
+        check()
+        write_atomically(self.case.path, after, check=check)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from . import fixtures, options
-from .state import SESSION, needs_legs, refusal_of, refuse, settings_of, tell_worker, uses_target
+from .state import (
+    SESSION,
+    Workers,
+    needs_legs,
+    refusal_of,
+    refuse,
+    settings_of,
+    tell_worker,
+    uses_target,
+)
 
 MARKERS = (
     "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",
@@ -67,6 +76,8 @@ def pytest_configure_node(node: Any) -> None:
             for line in lines:
                 terminal.write_line(line)
     tell_worker(node.workerinput)
+    if options.any_set(config):
+        Workers.add(node)
     _collect_verdicts(config)
 
 
@@ -124,6 +135,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with legs.current(item):
         done = yield
     if SESSION in item.config.stash:
+        item.config.stash[SESSION].end_test()
         item.config.stash[SESSION].give_way()
     return done
 
@@ -143,7 +155,7 @@ def pytest_vllm_regress_legs(item: pytest.Item, nextitem: pytest.Item | None) ->
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     if not uses_target(pyfuncitem):
         return (yield)
-    with fixtures.ending_forks(), fixtures.skipping():
+    with fixtures.ending_forks(), fixtures.skipping(), fixtures.checking_scripts(pyfuncitem):
         return (yield)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .state import leg_of, settings_of
+from .state import SESSION, leg_of, needs_legs, settings_of
 
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine
@@ -147,24 +147,38 @@ def vllm_engines(request: pytest.FixtureRequest, vllm_env: Target) -> Engines:
     ``vllm_engines.release(engine)`` or the end of the session. Tests with the same spec share
     it."""
     from ..engines.standalone import Engines
+    from .options import engine_defaults
     from .session import current_item, session_of
 
     def on_reply(phase: str) -> None:
         if (item := current_item(request.config)) is not None:
             leg_of(item).replied(phase)
 
-    return Engines(session_of(request.config), vllm_env, on_reply)
+    def remember() -> bool:
+        item = current_item(request.config)
+        return item is None or item.get_closest_marker("vllm_case") is None
+
+    defaults = engine_defaults(request.config)
+    session = session_of(request.config)
+    return Engines(session, vllm_env, on_reply, defaults=defaults, remember=remember)
 
 
 @pytest.fixture
 def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
-    """The EngineSpec of this test: the marker's fixed fields and this combination of its axes. A
-    control leg changes only
+    """The EngineSpec of this test: the project's defaults, the marker's fixed fields, and this
+    combination of its axes. A control leg changes only
     ``vllm_engine.spec``."""
     from ..cases.collection import engine_marker
     from ..engines.spec import EngineSpec
+    from .markers import defaults_for
 
-    fields = {**engine_marker(request.node).fixed, **getattr(request, "param", {})}
+    marker, values = engine_marker(request.node), getattr(request, "param", {})
+    if late := [axis.name for axis in marker.axes if axis.name not in values]:
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: vllm_engine({late[0]}=[...]) was added when the test was "
+            "collected already: give one value, or add it in pytest_generate_tests"
+        )
+    fields = {**defaults_for(request.node), **marker.fixed, **values}
     return EngineSpec.create(**fields).relative_to(request.path.parent)
 
 
@@ -215,7 +229,13 @@ def _lent(
     # A fault injection ends the engine only where that is the fault.
     fresh = marker.fresh and fault is None
     engine = session.start(
-        front, target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout
+        front,
+        target,
+        spec,
+        user=request.node.nodeid,
+        fresh=fresh,
+        timeout=marker.timeout,
+        remember=not (fresh or needs_legs(request.node)),
     )
     leg.replied("start")
     _note_gpu(request, engine.child)
@@ -264,6 +284,29 @@ def skipping() -> Iterator[None]:
         yield
     except Unsupported as error:
         raise pytest.skip.Exception(str(error)) from error
+
+
+@contextlib.contextmanager
+def checking_scripts(item: pytest.Item) -> Iterator[None]:
+    """Raise ``ScriptError`` in the test whose request could not follow its script, from the error
+    that the test had because of it."""
+    from ..errors import ScriptError, Unsupported
+
+    def check() -> None:
+        if SESSION in item.config.stash and leg_of(item).fault is None:
+            item.config.stash[SESSION].check_scripts()
+
+    try:
+        yield
+    except (ScriptError, Unsupported):
+        raise
+    except (Exception, pytest.fail.Exception) as error:
+        try:
+            check()
+        except ScriptError as found:
+            raise found from error
+        raise
+    check()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from ..environments.installed import VLLM
 from ..errors import Cause, Kind, RegressError, Unsupported, UsageError
 from ..util.validation import did_you_mean
 from ..util.versions import alternatives_of
+from .options import engine_defaults
 from .session import session_of
 from .state import settings_of, write_group
 
@@ -184,6 +187,13 @@ def _may_hang(item: pytest.Item) -> bool:
         if marked is not None and Kind.HANG in marked.case.symptom.kinds:
             return marked.variant is None or not marked.case.variant(marked.variant).never
     return False
+
+
+def defaults_for(item: pytest.Item) -> Mapping[str, Any]:
+    """Return the fields of the engine that the project sets for all tests. The engine of a case is
+    part of its proof, so they do not concern it."""
+    is_case = item.get_closest_marker("vllm_case") is not None
+    return {} if is_case else engine_defaults(item.config)
 
 
 def write_groups(items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +43,7 @@ class _Option(NamedTuple):
 
 _PHASES = {name.replace("_", "-"): name for name in TIMEOUTS_S}
 _LIMITS = ("engines", "memory", "processes", "log", "session", "gpu-wait")
+DEFAULTS_INI = "vllm_engine_defaults"
 OPTIONS = (
     _Option(
         "vllm_gpu",
@@ -139,6 +140,12 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help=argparse.SUPPRESS,
     )
+    parser.addini(
+        DEFAULTS_INI,
+        "fields of EngineSpec for all tests without a case, one NAME=VALUE a line, as JSON or else text",
+        type="linelist",
+        default=[],
+    )
     for option in OPTIONS:
         if option.flag:
             how: dict[str, Any] = {"action": "store_const", "const": True}
@@ -150,6 +157,31 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(option.flag_name, dest=option.name, default=None, help=text, **how)
         kind = "bool" if option.flag else "args" if option.many else "string"
         parser.addini(option.name, option.help, type=kind, default=None)  # type: ignore[arg-type]
+
+
+_DEFAULTS: pytest.StashKey[Mapping[str, Any]] = pytest.StashKey()
+
+
+def engine_defaults(config: pytest.Config) -> Mapping[str, Any]:
+    """Return the fields of EngineSpec that the ini file, or a ``conftest.py``, sets for all tests.
+
+    A bad line is a ``pytest.UsageError``.
+    """
+    if _DEFAULTS not in config.stash:
+        from ..engines.spec import EngineSpec, full_names
+        from ..errors import UsageError
+        from ..util.validation import json_or_text
+
+        pairs = (line.partition("=") for line in config.getini(DEFAULTS_INI))
+        try:
+            values = full_names(
+                {name.strip(): json_or_text(text.strip()) for name, _, text in pairs}
+            )
+            EngineSpec.create(**values)
+        except UsageError as error:
+            raise pytest.UsageError(f"ini option {DEFAULTS_INI}: {error}") from None
+        config.stash[_DEFAULTS] = values
+    return config.stash[_DEFAULTS]
 
 
 def warn_of_path_as_argument(config: pytest.Config) -> None:

@@ -26,7 +26,15 @@ import pytest
 
 from ..cases.model import Control
 from ..engines.processes.early_exit import DocumentedHang, EarlyExitPolicy
-from ..errors import BuildError, Kind, Part, Unsupported, UsageError
+from ..errors import (
+    BuildError,
+    ChildError,
+    Kind,
+    Part,
+    ScriptError,
+    Unsupported,
+    UsageError,
+)
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 from ..util.text import printable_output
@@ -89,8 +97,10 @@ def begin(item: pytest.Item) -> None:
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Hook pytest_runtest_makereport: keep the exceptions of the leg, and skips; mask secrets
     in the report."""
-    if report.when == "setup" and call.excinfo is not None and _is_refusal(item, call.excinfo):
+    if call.excinfo is not None and _is_refusal(item, call.excinfo, report.when):
         report.longrepr = str(call.excinfo.value)
+    elif call.excinfo is not None and report.failed:
+        report.longrepr = _once(item, call.excinfo.value) or report.longrepr
     _mask_report(report)
     leg = item.stash.get(LEG, None)
     if leg is None or call.excinfo is None:
@@ -186,12 +196,33 @@ def _control(
     return leg
 
 
-def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Return whether a marker or an option was refused.
+_STARTING = ("import", "start", "ready")
+_FIRST: pytest.StashKey[dict[int, tuple[BaseException, str]]] = pytest.StashKey()
+
+
+def _once(item: pytest.Item, error: BaseException) -> str:
+    """Return one line for an error that another test has reported in full: the engine of both could
+    not start, and was not started again. Empty for any other error."""
+    if not isinstance(error, ChildError) or error.phase not in _STARTING:
+        return ""
+    first = item.config.stash.setdefault(_FIRST, {})
+    _, reported = first.setdefault(id(error), (error, item.nodeid))
+    head = str(error).partition("\n")[0]
+    return "" if reported == item.nodeid else f"{head} (in full at {reported}; not started again)"
+
+
+def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException], when: str) -> bool:
+    """Return whether a marker or an option was refused, or a script could not be followed in a
+    request of a foreign client.
 
     The traceback then has no line of the user's code, and ours would not help.
     """
-    if not isinstance(error.value, (UsageError, BuildError, pytest.UsageError)):
+    if isinstance(error.value, ScriptError):
+        if error.value.__cause__ is not None:
+            return False
+    elif when != "setup" or not isinstance(
+        error.value, (UsageError, BuildError, pytest.UsageError)
+    ):
         return False
     files = (Path(entry.path) for entry in error.traceback)
     return not any(

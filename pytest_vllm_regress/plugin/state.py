@@ -7,6 +7,9 @@ them, only this module must change.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,8 +32,12 @@ def settings_of(config: pytest.Config) -> Settings:
     They are resolved on first use, so that runs without our tests pay nothing.
     """
     if SETTINGS not in config.stash:
+        from ..environments.names import sources_looked_up_once
         from .options import resolve
 
+        run = contextlib.ExitStack()
+        run.enter_context(sources_looked_up_once())
+        config.add_cleanup(run.close)
         config.stash[SETTINGS] = resolve(config)
     return config.stash[SETTINGS]
 
@@ -78,6 +85,34 @@ def tell_worker(workerinput: dict[str, Any]) -> None:
     from ..util.rundir import Owner
 
     workerinput[_CONTROLLER] = dataclasses.asdict(Owner.me())
+
+
+class Workers:
+    """The workers of pytest-xdist in its controller: they are interrupted with it, so that their
+    engines end at once. Otherwise execnet does that, after five seconds."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Any] = []
+
+    @classmethod
+    def add(cls, node: Any) -> None:
+        manager, name = node.config.pluginmanager, "vllm_regress_workers"
+        if not manager.has_plugin(name):
+            manager.register(cls(), name)
+        manager.get_plugin(name)._nodes.append(node)
+
+    def pytest_keyboard_interrupt(self) -> None:
+        if _is_in_foreground():  # the terminal has interrupted the workers, too
+            return
+        for node in self._nodes:
+            with contextlib.suppress(AttributeError, OSError):
+                node.gateway._io.popen.send_signal(signal.SIGINT)
+
+
+def _is_in_foreground() -> bool:
+    with contextlib.suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def controller_of(config: pytest.Config) -> Owner | None:

@@ -110,6 +110,10 @@ class Journal:
         with contextlib.suppress(OSError):  # another run has begun
             self.directory.rmdir()
 
+    def release(self) -> None:
+        """Let other runs use the journal, which stays."""
+        self._store.close()
+
     def _entry(self, batch: Batch, case: Case) -> JournalEntry | None:
         """Return the entry of the case's present version."""
         entry = self._store.entries.get(_name(batch, case))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..cases.results import RunResult, group_into_cells
+from ..cases.results import Cell, RunResult, group_into_cells
 from ..errors import UsageError
 from ..util.text import one_line, printable_output, split_output
 from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions, apply_expectations
@@ -134,7 +134,7 @@ class CaseLines(Progress):
     a progress bar below.
 
     A case's line comes when its batch's report has it. ``logs``: print pytest's output of a batch
-    in which something is unexpected.
+    in which something is unexpected. ``note``: what the line of a cell says besides.
     """
 
     def __init__(
@@ -143,9 +143,10 @@ class CaseLines(Progress):
         *,
         logs: bool = True,
         bar: bool = True,
+        note: Callable[[Cell], str] = lambda cell: "" if cell.expected else " (not expected)",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._say = say
+        self._say, self._note = say, note
         self._logs = logs
         self._clock = clock
         self._started_at = 0.0
@@ -211,10 +212,9 @@ class CaseLines(Progress):
             printed_cells[cell.case_id, cell.device] = cell.expected
             done = self._done
             seconds = sum(result.duration_s for result in cell.results)
-            note = "" if cell.expected else " (not expected)"
             self._say(
                 f"[{done}/{self._total}] {cell.verdict.value} {cell.case_id} in {batch.environment}{node}, "
-                f"{seconds:.0f} s{note}{self._time_left(done)}"
+                f"{seconds:.0f} s{self._note(cell)}{self._time_left(done)}"
             )
 
     def _end_batch(self, update: BatchUpdate) -> None:

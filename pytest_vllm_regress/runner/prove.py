@@ -97,9 +97,14 @@ def evidence_problems(case: Case, command: str, *, record: bool = False) -> list
     file = case.directory / proof.FILE
     if reason := lint.pattern_problem(case):
         return [f"{case.path}: symptom.pattern {reason}"]
+    if reason := lint.readme_problem(case):
+        return [f"{case.directory}: {reason}"]
     problems = proof.check_proof(case, command=command) or [
         f"{file}: {line}" for line in lint.range_contradictions(case, proof.read_proof(file))
     ]
+    if not problems and case.log:
+        runs = rejudge.load_observations(case)
+        problems = lint.log_problems(case, [result for run in runs for result in run.results])
     stale_needs = "" if problems else needs.needs_problem(case)
     if stale_needs and record:
         recording.write_needs(case)
@@ -135,6 +140,9 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
         evidence, problems = proofs[case.id]
         if not problems:
             evidence, problems = proof.with_impostor_runs(case, evidence, impostor_runs)
+        if not problems:
+            results = [result for trial in trials[case.id] for result in trial]
+            problems = lint.log_problems(case, results)
         if problems:
             if left_out := request.trials_of(case) - len(trials[case.id]):
                 note = f"trials left out, because they cannot change that: {left_out}"

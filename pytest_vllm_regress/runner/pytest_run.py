@@ -213,10 +213,12 @@ def pytest_command(scratch: Path, root: Path, paths: Sequence[Path], timeout_s: 
 
 def pytest_environment(scratch: Path) -> dict[str, str]:
     """Return our environment variables without those that would change this pytest: the user's
-    options and other installed plugins."""
+    options, and other installed plugins of pytest and of Hypothesis (trio has one, whose import
+    takes a second at the end of each run)."""
     environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     environment.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(scratch / "hypothesis"))
-    return {**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    no_plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
+    return {**environment, **no_plugins}
 
 
 def _batch_command(batch: Batch, options: RunOptions, scratch: Path, report: Path) -> list[str]:

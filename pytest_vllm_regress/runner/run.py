@@ -14,6 +14,7 @@ from pathlib import Path
 from ..cases.results import RunResult, merge_results, write_results
 from ..cases.stored import is_results_file
 from ..engines.processes.abandoned import remove_abandoned
+from ..environments.names import sources_looked_up_once
 from ..errors import DiskFull, UsageError
 from ..util.files import check_writable
 from ..util.rundir import scratch
@@ -75,7 +76,7 @@ def run_batches(request: RunRequest) -> RunOutcome:
     An interruption (``KeyboardInterrupt``) ends what is running and returns the results so far. Any
     other error ends it, too, after ``RunRequest.rescue`` was called.
     """
-    with _files(request.journal) as files:
+    with sources_looked_up_once(), _files(request.journal) as files:
         return _Run(request, files).run()
 
 

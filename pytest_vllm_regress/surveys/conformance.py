@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from ..engines.target import built_target
 from ..errors import UsageError
 from ..runner.pytest_run import pytest_command, pytest_environment, run_command
 from ..util import codec, patterns
@@ -28,6 +29,7 @@ from ..util.report import Report, Section, Table
 from ..util.rundir import scratch
 from ..util.store import Store
 from ..util.versions import version_of
+from . import check_record
 
 MAX_BYTES = 16 * 1024 * 1024
 TIMEOUT_S = 300
@@ -162,7 +164,9 @@ def read_report(name: str, report: Path) -> SuiteRun:
     """Read a JUnit report of the suite."""
     root = ET.parse(report).getroot()
     properties = dict(_properties(root, "testsuite/properties"))
-    cells = [_cell(case) for case in root.iter("testcase")]
+    # pytest writes what fails after a failed test as another one, without properties.
+    cases = [case for case in root.iter("testcase") if case.find("properties") is not None]
+    cells = [_cell(case) for case in cases]
     if not cells or "device" not in properties:
         raise UsageError(
             f"{name}: the suite ran no test: see its output above; what is selected (-k) may match none"
@@ -173,11 +177,11 @@ def read_report(name: str, report: Path) -> SuiteRun:
         if key in ("vllm", *SHOWN)
     }
     machine = f"{platform.machine()}, Python {properties['python']}"
-    gpu: dict[str, dict[str, None]] = {}
-    for key, value in _properties(root, ".//testcase/properties"):
-        if key.startswith(_GPU):
-            gpu.setdefault(key.removeprefix(_GPU), {})[value] = None
-    gpus = {key: " | ".join(values) for key, values in gpu.items()}
+    gpus = _joined(
+        {key.removeprefix(_GPU): value}
+        for key, value in _properties(root, ".//testcase/properties")
+        if key.startswith(_GPU)
+    )
     day = time.strftime("%Y-%m-%d")
     return SuiteRun(name, properties["device"], versions, machine, day, gpus).with_cells(cells)
 
@@ -244,20 +248,54 @@ def asks_for_gpu(pytest_args: Sequence[str]) -> bool:
     return any(argument in ON_GPU for argument in pytest_args)
 
 
-def run_suite(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> SuiteRun:
-    """Run the suite, or the part that ``pytest_args`` select, in one environment."""
+def run_suite(
+    name: str, suite: Path, pytest_args: Sequence[str] = (), *, record: Path | None = None
+) -> SuiteRun:
+    """Run the suite, or the part that ``pytest_args`` select, in one environment, which is built.
+
+    ``record``: keeps each check when it has ended; what is in it is not run again. The caller
+    removes it. Raises ``UsageError`` if pytest ended before its last check.
+    """
+    gpu = asks_for_gpu(pytest_args)
+    chosen = [arg.partition("=")[2] for arg in pytest_args if arg.startswith("--vllm-device=")]
+    target = built_target(name, (chosen or ["gpu" if gpu else "auto"])[-1])
+    assert target is not None
     with scratch() as folder:
-        report = folder / "report.xml"
-        command = pytest_command(
-            folder, suite, [suite], GPU_TIMEOUT_S if asks_for_gpu(pytest_args) else TIMEOUT_S
+        record = record or folder / "checks.jsonl"
+        command = pytest_command(folder, suite, [suite], GPU_TIMEOUT_S if gpu else TIMEOUT_S)
+        command += ["-p", check_record.__name__]
+        command += [f"--vllm-env={name}", "--tb=short", *pytest_args]
+        environment = {**pytest_environment(folder), check_record.RECORD: str(record)}
+        status = run_command(command, environment)
+        kept = check_record.open_checks(record).entries.values()
+    if status not in _REACHED_THE_END or not kept:
+        raise UsageError(
+            f"{name}: pytest ended with status {status} after {len(kept)} checks: see its output above. "
+            "What ended is kept: the same command goes on. What is selected (-k) may match none"
         )
-        command += [f"--vllm-env={name}", f"--junitxml={report}", "--tb=short", *pytest_args]
-        status = run_command(command, pytest_environment(folder))
-        if not report.exists():
-            raise UsageError(
-                f"{name}: pytest ended with status {status} and wrote no report: see its output above"
-            )
-        return read_report(name, report)
+    versions = {key: target.versions[key] for key in ("vllm", *SHOWN) if key in target.versions}
+    machine = f"{platform.machine()}, Python {target.installed.python}"
+    facts = _joined(check.gpu for check in kept)
+    ran = SuiteRun(name, target.device, versions, machine, time.strftime("%Y-%m-%d"), facts)
+    return ran.with_cells(map(_kept_cell, kept))
+
+
+_REACHED_THE_END = (0, 1, 5)
+"""Exit statuses of pytest: all passed, some failed, nothing was left to run."""
+
+
+def _kept_cell(check: check_record.KeptCheck) -> CheckResult:
+    outcome = {"passed": PASSED, "skipped": ABSENT}.get(check.outcome, FAILED)
+    reason = _gist(check.text) if check.text else ""
+    return CheckResult(check.section, check.check, check.generation, outcome, reason)
+
+
+def _joined(facts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return all values of each fact."""
+    joined: dict[str, dict[str, None]] = {}
+    for name, value in (item for one in facts for item in one.items()):
+        joined.setdefault(name, {})[value] = None
+    return {name: " | ".join(values) for name, values in joined.items()}
 
 
 def open_runs(path: Path, *, fresh: bool = False) -> Store[SuiteRun]:

@@ -6,11 +6,10 @@ import contextlib
 import os
 from pathlib import Path
 
-import filelock
-
 from ..errors import UsageError
 
 _TRIES = 100
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Exclusive:
@@ -21,33 +20,42 @@ class Exclusive:
 
     def __init__(self, path: Path, what: str) -> None:
         self._what = f"{path}: {what}"
-        self._lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
+        self._file = path.with_name(f".{path.name}.lock")
         self._holder = path.with_name(f".{path.name}.pid")
+        self._descriptor: int | None = None
 
     def acquire(self) -> None:
         """Raises ``UsageError`` that names the process, if another one has the lock."""
-        try:
-            self._acquire()
-        except filelock.Timeout:
-            raise UsageError(f"{self._what}: in use by {self._other()}") from None
+        if not self._acquired():
+            raise UsageError(f"{self._what}: in use by {self._other()}")
         with contextlib.suppress(OSError):  # a full disk: only the message needs it
             self._holder.write_text(f"{os.getpid()}\n")
 
     def release(self) -> None:
         """Let other processes have it, and remove both files."""
-        if self._lock.is_locked:
+        if self._descriptor is not None:
             self._holder.unlink(missing_ok=True)
-            Path(self._lock.lock_file).unlink(missing_ok=True)  # before anybody else can have it
-            self._lock.release()
+            # Before anybody else can have it, and only here: some versions of filelock remove the
+            # file once more, which may be the next process's by then.
+            self._file.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
 
-    def _acquire(self) -> None:
-        folder = Path(self._lock.lock_file).parent
+    def _acquired(self) -> bool:
+        """Lock the file; False if another process has it. Tries again if the process that had it has
+        removed the file or the folder meanwhile."""
         for _ in range(_TRIES):
-            folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # who had it is removing the folder
-                self._lock.acquire(blocking=False)
-                return
-        raise filelock.Timeout(self._lock.lock_file)
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(self._file, _FLAGS, 0o600)
+                if not _locked(descriptor):
+                    os.close(descriptor)
+                    return False
+                if os.fstat(descriptor).st_nlink:
+                    self._descriptor = descriptor
+                    return True
+                os.close(descriptor)
+        return False
 
     def _other(self) -> str:
         import psutil  # only for this message
@@ -61,3 +69,13 @@ class Exclusive:
             f"process {pid} ({os.path.basename(command)}). Wait for its end, or end it with `kill {pid}`, "
             "and repeat the command"
         )
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock a file. Return False if another process has it."""
+    import fcntl  # Linux only
+
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -53,6 +53,18 @@ def existing_path(text: str) -> Path:
     return Path(text) if os.path.lexists(text) else expand_home(text)
 
 
+def why_missing(path: str | Path) -> str:
+    """Return why nothing is found at ``path``: there is no such file, or this user may not look."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            return error.strerror or str(error)
+    except ValueError:  # a null byte
+        pass
+    return "no such file"
+
+
 def read_bounded(
     path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError
 ) -> bytes:
@@ -77,9 +89,15 @@ def peek(path: Path, limit: int) -> str:
         return ""
 
 
-def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> None:
+def write_atomically(
+    path: Path,
+    content: str | bytes,
+    *,
+    sync: bool = True,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Replace the content of ``path`` atomically. The umask decides who may read it. ``sync``: wait
-    until the content is on the disk.
+    until the content is on the disk. ``check``: called at the last moment, may raise.
 
     Raises ``UsageError`` if it cannot be written.
     """
@@ -94,12 +112,15 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
             stream.flush()
             if sync:
                 os.fsync(stream.fileno())
+        check()
         os.replace(temporary, path)
-    except (OSError, ValueError) as error:
+    except BaseException as error:
         if temporary is not None:
             with contextlib.suppress(OSError, ValueError):
                 temporary.unlink(missing_ok=True)
-        raise _unwritable(path, error) from None
+        if isinstance(error, (OSError, ValueError)):
+            raise _unwritable(path, error) from None
+        raise
 
 
 def check_writable(path: Path) -> None:

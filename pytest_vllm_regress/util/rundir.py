@@ -102,7 +102,11 @@ class Owner:
             os.getpid()
         ):  # one of the two is in a container: the pid is meaningless here
             return State.UNKNOWN
-        return State.ALIVE if start_ticks(self.pid) == self.ticks else State.GONE
+        ticks = start_ticks(self.pid)
+        if ticks == self.ticks:
+            return State.ALIVE
+        # In another time namespace the same process has another start time.
+        return State.GONE if ticks is None or _same_clock(self.pid) else State.UNKNOWN
 
 
 def start_ticks(pid: int) -> int | None:
@@ -126,6 +130,13 @@ def _namespace(pid: int) -> int:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/ns/pid").stat().st_ino
     return 0
+
+
+def _same_clock(pid: int) -> bool:
+    """Return whether the process is in this process's time namespace."""
+    with contextlib.suppress(OSError):
+        return os.path.samefile(f"/proc/{pid}/ns/time", "/proc/self/ns/time")
+    return True  # the kernel has none
 
 
 def _boot_id() -> str:
@@ -183,10 +194,15 @@ class RunDir:
     def ray(self) -> Path:
         return self.path / "ray"
 
+    @property
+    def exists(self) -> bool:
+        """Whether the directory is there. One that a process which still writes to it has created
+        again does not count."""
+        return (self.path / _OWNER).exists()
+
     def check(self) -> None:
-        """Raise ``UsageError`` if the directory is gone, even where a process that still writes to
-        it has created it again."""
-        if not (self.path / _OWNER).exists():
+        """Raise ``UsageError`` if the directory is gone."""
+        if not self.exists:
             raise UsageError(
                 f"the run directory {self.path} was removed while it was in use, perhaps by a program that cleans {self.path.parent}. "
                 "Run again; if it happens again, set TMPDIR to a folder that nothing cleans"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -185,3 +186,11 @@ _WORDS = {
     "const": "allowed is only {}",
     "enum": "allowed is only {}",
 }
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a text that is JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -182,6 +182,30 @@ def test_an_interrupted_pytest_leaves_nothing(
         recorder.run_next(next_run(project, fixed_target))
 
 
+PATIENT = """
+import os
+from execnet.gateway_base import WorkerPool
+
+wait = WorkerPool.waitall
+WorkerPool.waitall = lambda pool, timeout=None: wait(pool, 600)
+
+def pytest_keyboard_interrupt():
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        open(os.environ["ARMED"] + "-interrupted", "w").close()
+"""
+
+
+def test_xdist_workers_are_interrupted_with_their_controller(
+    project: Path, fixed_target: Path
+) -> None:
+    """Without waiting for execnet, which interrupts what still works after five seconds."""
+    (project / "conftest.py").write_text(PATIENT)
+    with running(project, fixed_target, "work", "-n1") as (process, _):
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        assert (project / "armed-interrupted").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_dead_or_stopped_xdist_worker_leaves_nothing(
     project: Path, fixed_target: Path, cells: list[Cell], number: signal.Signals

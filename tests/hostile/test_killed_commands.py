@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_vllm_regress.output.export.standalone import MODULES
+from pytest_vllm_regress.util.paths import PACKAGE
 from tests.conftest import MakeTarget
 from tests.helpers.cases import CaseFile
 from tests.helpers.repositories import RepositoryBuilder
@@ -40,6 +42,7 @@ from pytest_vllm_regress.surveys.upstream import tests
 tests._ensure_beside = lambda *arguments: Path({{beside!r}})
 {MAIN}
 """
+SERVER = PACKAGE / "output" / "export" / "data" / "server.py.txt"
 TARGET_COMMANDS = {
     "run": "--cases cases run demo --env {python}",
     "matrix": "--cases cases matrix demo --env {python}",
@@ -52,6 +55,7 @@ TARGET_COMMANDS = {
     "fuzz engines": "fuzz engines --env {python}",
     "fuzz lifecycle": "fuzz lifecycle --env {python}",
     "fuzz parsers": "fuzz parsers --env {python}",
+    "fuzz schemas": "fuzz schemas --env {python}",
 }
 INDEX_COMMANDS = {
     "env build": "env build vllm-0.8.4",
@@ -60,6 +64,8 @@ INDEX_COMMANDS = {
     "bisect": "--cases cases bisect demo --releases >=0.8",
     "validate": "--cases cases validate demo",
     "compare": "--cases cases compare vllm-0.8.4 vllm-0.8.5 --run",
+    "try": "--cases cases try tree demo",
+    "watch": "--cases cases watch demo",
 }
 
 
@@ -150,8 +156,8 @@ def test_nothing_in_a_target_survives_a_command(
     python = make_target(vllm="0.8.4", xgrammar="0.1")
     daemon = STARTS_A_DAEMON.format(marker=str(place.marker))
     code = MAIN
-    (module,) = python.parents[1].glob("lib/python3.*/site-packages/vllm.py")
-    module.write_text(daemon)
+    for module in python.parents[1].glob("lib/python3.*/site-packages/*.py"):
+        module.write_text(daemon)
     if name == "survey upstream":
         files = {"tests/test_one.py": "import vllm\n"}
         RepositoryBuilder(place.root / "clone").commit("tests", files)
@@ -192,6 +198,22 @@ def test_doctor_sees_what_has_no_tag_below_a_nanny_that_cannot_work(
         assert place.marked() == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
+def test_the_server_of_an_exported_script_ends_with_it(
+    place: Place, make_target: MakeTarget, number: signal.Signals
+) -> None:
+    python = make_target()
+    server = f"import pathlib, time; pathlib.Path({str(place.marker)!r}).touch(); time.sleep(600)"
+    (python.parent / "vllm").write_text(server)
+    code = "".join(f"import {module}\n" for module in MODULES)
+    code += f"sys.executable = {str(python)!r}\n"
+    code += f"model_path, SERVE_ARGUMENTS = (lambda: 'm'), [{str(place.marker)!r}]\n"
+    code += SERVER.read_text() + "with Server():\n    pass\n"
+    with place.started("", code) as process:
+        place.wait(process, place.marker.exists)
+        assert place.kill(process, number) == []
+
+
 @pytest.fixture
 def silent_index() -> Iterator[tuple[str, threading.Event]]:
     """The address of an index that never answers, and what is set when somebody asks it."""
@@ -219,6 +241,12 @@ def test_no_installation_survives_a_command(
     address, asked = silent_index
     uses = {"UV_DEFAULT_INDEX": address, "UV_INDEX_URL": address}
     uses |= {"UV_CACHE_DIR": str(place.root / "uv"), "NO_PROXY": "127.0.0.1"}
+    if name == "try":
+        tree = RepositoryBuilder(place.root / "tree")
+        tree.commit("first", {"vllm/__init__.py": ""})
+        (tree.place / "vllm" / "__init__.py").write_text("# a patch\n")
+    if name == "watch":  # which asks pip
+        uses["PIP_INDEX_URL"] = address
     with place.started(INDEX_COMMANDS[name], **uses) as process:
         place.wait(process, asked.is_set)
         assert place.kill(process, number) == []

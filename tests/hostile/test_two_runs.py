@@ -4,12 +4,15 @@ damages nothing. However the first ends, the second may run then."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,6 +131,46 @@ def test_a_pid_that_another_process_has_by_now_is_not_named(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
     second.acquire()
     second.release()
+
+
+def test_a_lock_is_had_when_its_file_is_removed_between_opening_and_locking_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (Exclusive(tmp_path / "x", "this") for _ in range(3))
+    first.acquire()
+    flock = fcntl.flock
+
+    def release_and_lock(descriptor: int, operation: int) -> None:
+        first.release()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", release_and_lock)
+    second.acquire()
+    with pytest.raises(UsageError, match=f"in use by process {os.getpid()}"):
+        third.acquire()
+    second.release()
+
+
+def test_one_run_at_a_time_has_a_journal_whose_folder_comes_and_goes(tmp_path: Path) -> None:
+    """Its end removes the lock and the folder while others take them."""
+    held, taken = threading.Lock(), []
+
+    def take_and_remove() -> None:
+        for _ in range(300):
+            lock = Exclusive(tmp_path / "journal" / "x", "this")
+            with contextlib.suppress(UsageError):
+                lock.acquire()
+                taken.append(held.acquire(blocking=False))
+                if taken[-1]:
+                    held.release()
+                lock.release()
+                with contextlib.suppress(OSError):  # another one has begun
+                    (tmp_path / "journal").rmdir()
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(take_and_remove) for _ in range(4)]:
+            future.result()
+    assert all(taken)
 
 
 def test_what_was_written_meanwhile_is_read_even_if_it_has_the_same_size(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_every_key_of_a_result_file_is_explained() -> None:
     explained = set(
         re.findall(
             r"^\| `([\w.\[\]]+)` \|",
-            (ROOT / "docs/reference/api.md").read_text(),
+            (ROOT / "docs/reference/file-formats.md").read_text(),
             flags=re.MULTILINE,
         )
     )

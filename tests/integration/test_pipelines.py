@@ -18,6 +18,7 @@ import yaml
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.runner.shards import GITLAB_SETTINGS
 from tests.helpers import ROOT
+from tests.helpers.repositories import RepositoryBuilder
 
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 PAGE = (ROOT / "docs" / "how-to" / "run-in-pipelines.md").read_text()
@@ -255,3 +256,15 @@ def run_hook(project: Path, temporary: Path) -> subprocess.CompletedProcess[str]
         text=True,
         timeout=500,
     )
+
+
+def test_a_pull_request_to_a_fork_is_tried_against_its_base(tmp_path: Path) -> None:
+    steps = pipeline(".github/workflows/try.yml")["jobs"]["try"]["steps"]
+    (step,) = (step for step in steps if " try " in step.get("run", ""))
+    builder = RepositoryBuilder(tmp_path / "fork")
+    builder.commit("first", {"vllm/__init__.py": ""})
+    summary = str(tmp_path / "summary")
+    done = bash(step["run"], builder.place, BASE="HEAD", GITHUB_STEP_SUMMARY=summary)
+    assert done.returncode == 2
+    assert ".: its vllm/ is that of" in done.stderr
+    assert (builder.place / "comment.md").exists()

@@ -19,7 +19,9 @@ from tests.helpers import ROOT
 HEAVY = {"pytest", "httpx", "numpy", "hypothesis", "jsonschema", "psutil", "rich", "typer"}
 USERS_TEST = "".join(
     block.partition("```")[0]
-    for block in (ROOT / "docs" / "reference" / "api.md").read_text().split("```python\n")[1:]
+    for block in (ROOT / "docs" / "reference" / "python-names.md")
+    .read_text()
+    .split("```python\n")[1:]
 )
 
 

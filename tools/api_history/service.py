@@ -27,11 +27,13 @@ _PARSER_OF_OPTIONS = "vllm/utils/argparse_utils.py"
 _OPTION_FILES = r"vllm/engine/arg_utils\.py|vllm/entrypoints/(?:.+/)?cli_args\.py|vllm/entrypoints/cli/serve\.py"
 _CONFIG_FILES = r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypoints/.*|vllm/model_executor/.*/quantization/__init__\.py"
 _PARSER_FILES = r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*"
+_MODEL_FILES = r"vllm/model_executor/models/registry\.py"
+_NOT_SUPPORTED = re.compile(r".*(?:PREVIOUSLY|OOT|BACKEND).*")
 _METRIC_FILES = r".*metrics.*|.*/stats\.py"
 _PLUGIN_FILES = r"vllm/plugins/.*"
 _SERVICE_FILES = "|".join(
     (
-        *(_OPTION_FILES, _CONFIG_FILES, _PARSER_FILES, _METRIC_FILES, _PLUGIN_FILES),
+        *(_OPTION_FILES, _CONFIG_FILES, _PARSER_FILES, _METRIC_FILES, _PLUGIN_FILES, _MODEL_FILES),
         *(re.escape(_PARSER_OF_OPTIONS), r"vllm/envs\.py"),
     )
 )
@@ -51,6 +53,7 @@ def tables(trees: Trees) -> dict[str, dict[str, str]]:
         "metrics": metrics(trees),
         "parsers": parsers(trees),
         "plugins": plugin_groups(trees),
+        "architectures": architectures(trees),
     }
 
 
@@ -297,6 +300,21 @@ def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
             for key, value in items_of(node.value):
                 owner = value.elts[-1] if isinstance(value, ast.Tuple) and value.elts else value
                 yield text_of(key), text_of(owner)
+
+
+def architectures(trees: Trees) -> dict[str, str]:
+    """Return the model architectures in the registry: what ``config.json`` of a model may name."""
+    return {
+        name: ""
+        for path, tree in sorted(trees.items())
+        if re.fullmatch(_MODEL_FILES, path)
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and (table := last_name(targets_of(node)[0])).endswith("_MODELS")
+        and not _NOT_SUPPORTED.fullmatch(table)
+        for key, _ in items_of(node.value)
+        if (name := text_of(key))
+    }
 
 
 def plugin_groups(trees: Trees) -> dict[str, str]:

@@ -47,6 +47,29 @@ def inner_statements(node: ast.AST) -> Iterator[ast.stmt]:
         yield from handler.body
 
 
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes directly below one. ``ast.iter_child_nodes`` takes twice as long, which is a
+    fifth of the time for a project."""
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            for item in value:
+                if isinstance(item, ast.AST):
+                    yield item
+        elif isinstance(value, ast.AST) and name != "ctx":
+            yield value
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all below it, in no particular order."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (ast.Name, ast.Constant)):
+            todo += children(node)
+
+
 def last_name(node: object) -> str:
     """Return the name of a variable or an attribute without what is before it; empty for others."""
     name: str = getattr(node, "attr", getattr(node, "id", ""))
@@ -140,6 +163,7 @@ def options_in(timeline: Sequence[object]) -> Iterator[Option]:
     return (Option.of(text) for text in timeline[1::2] if isinstance(text, str))
 
 
+@functools.lru_cache(maxsize=4096)
 def bases_of(definition: str) -> tuple[str, ...]:
     """Return the bases in the definition of a class."""
     inside = definition.partition("class(")[2].removesuffix(")")

@@ -23,6 +23,7 @@ SECTIONS = (
     "metrics",
     "parsers",
     "plugins",
+    "architectures",
     "requirements",
     "deprecations",
 )

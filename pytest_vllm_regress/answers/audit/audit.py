@@ -21,7 +21,7 @@ from ..sarif import SarifResult, SarifRule
 from ..sarif import to_sarif as log_of
 from .boundaries import observation
 from .features import lacks_feature
-from .matching import AuditMatch, Inventory, find, notes, relevant
+from .matching import NO_VLLM, AuditMatch, Inventory, find, notes, relevant
 from .upgrades import UpgradeAdvice, better
 from .verdict_table import read_table
 
@@ -167,7 +167,7 @@ def check_ignored(ignore: Collection[str], cases: Sequence[Case]) -> None:
         return
     from .preflight import CHECKS
 
-    known = [*(case.id for case in cases), *CHECKS]
+    known = [*(case.id for case in cases), *CHECKS, NO_VLLM]
     for ignored_id in ignore:
         if ignored_id not in known:
             raise UsageError(

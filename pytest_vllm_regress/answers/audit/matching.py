@@ -18,7 +18,7 @@ from packaging.version import Version
 from ...cases.model import Case, fields_of
 from ...environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package
 from ...environments.releases import known_releases
-from ...errors import Kind
+from ...errors import Kind, UsageError
 from ...util.versions import is_version, version_of
 
 
@@ -192,6 +192,21 @@ def can_show(inventory: Inventory, cases: Iterable[Case]) -> bool:
     return bool(present.intersection(VLLM)) or any(
         present.issuperset(condition.package for condition in case.affected) for case in cases
     )
+
+
+NO_VLLM = "no-vllm"
+"""What is ignored if a list without vLLM is no error."""
+
+
+def require_checkable(inventories: Sequence[Inventory], cases: Sequence[Case]) -> None:
+    """Raise ``UsageError`` if no inventory has what a case is about, so that an answer would say
+    nothing."""
+    if not any(can_show(inventory, cases) for inventory in inventories):
+        sources = ", ".join(inventory.source for inventory in inventories)
+        raise UsageError(
+            f"{sources}: no vLLM in it, so that nothing was checked. Give a list or lock file that has it, vllm==VERSION, "
+            f"or an interpreter with --env"
+        )
 
 
 def unknown_packages(inventory: Inventory, case: Case) -> tuple[str, ...]:

@@ -149,7 +149,8 @@ def _of_conda(line: str) -> str:
 
 def _of_deployment(text: str, name: str) -> Requirements:
     """Return the versions that a file installs, and that of vLLM's image."""
-    found = {(pin.line, f"vllm{pin.specifier}") for pin in read(text, name) if isinstance(pin, Pin)}
+    named = (pin for pin in read(text, name) if isinstance(pin, Pin) and pin.specifier)
+    found = {(pin.line, f"vllm{pin.specifier}") for pin in named}
     for number, line in enumerate(text.splitlines(), 1):
         pins = _INSTALLED.findall(line) if "#" not in line else ()
         found |= {(number, f"{package}{pin}") for package, pin in pins if _is_pin(package, pin)}

@@ -117,17 +117,29 @@ def changed_uses(
     old, new = (release_number(api, Version(Version(text).public)) for text in (before, after))
     if old is None or new is None:
         return ()
-    changed: dict[ChangedUse, None] = {}
+    changed: dict[tuple[str, str, int], ChangedUse] = {}
     for place in deployments:
-        for use in uses_of(place):
+        file = place.source.partition(" (")[0]
+        mentioned = list(_mentioned(place))
+        # A variable that the file names has its own line there.
+        uses = (u for u in uses_of(place) if u.kind != "environment" or not mentioned)
+        for use in (*uses, *mentioned):
             statuses = checker().statuses(use)
             if statuses[new].missing and not statuses[old].missing:
+                text, line = statuses[new].missing, use.place.line
                 advice = instead(checker(), use.bare, new)
                 breaks = use.kind != "environment"
-                file, line = place.source, use.place.line
-                text = statuses[new].missing
-                changed[ChangedUse(file, line, use.name, text, advice, breaks)] = None
-    return tuple(changed)
+                change = ChangedUse(place.source, line, use.name, text, advice, breaks)
+                changed.setdefault((file, text, line), change)
+    return tuple(changed.values())
+
+
+def _mentioned(place: Deployment) -> Iterator[Use]:
+    """Yield the routes, metrics and variables that the file of a deployment names: in probes,
+    scaling rules, and variables of other containers."""
+    reader = StringReader(history())
+    for mention in place.mentions:
+        yield from reader.read(mention, place.source)
 
 
 def uses_of(place: Deployment) -> Iterator[Use]:

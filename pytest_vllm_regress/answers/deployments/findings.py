@@ -28,7 +28,7 @@ _CPU = re.compile(r"(?:^|[/-])vllm[\w-]*-cpu|:[\w.-]*cpu")
 
 def literal(value: str) -> str:
     """Return ``value``, or ``UNSET`` if a variable or a template decides it."""
-    return UNSET if re.search(r"\$|\{\{|\{\w+\}|%\(\w+\)s", value) else value
+    return UNSET if re.search(r"\$|\{\{|\{\w+\}|%\(\w+\)s|__[A-Z][A-Z0-9_]*__", value) else value
 
 
 def release_of_image(image: str) -> str:
@@ -100,7 +100,8 @@ class Mention:
 
 @dataclass(frozen=True)
 class Pin:
-    """Releases that the file installs, or names as an image."""
+    """Releases that the file installs, or names as an image; empty for an image of vLLM's whose tag
+    is no version."""
 
     specifier: str
     line: int

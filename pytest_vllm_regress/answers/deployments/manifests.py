@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
-from .findings import UNSET, ServerCommand, Unreadable, Word, literal
+from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
+from .programs import of_python
 from .shell import expanded, is_image, is_own_image, of_image, of_script, servers, split
 
 MAX_BLOCK = 400
@@ -24,22 +25,24 @@ _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
-_STANDS_FOR_TEMPLATE = "$TEMPLATE"
-_ONLY_TEMPLATES = re.compile(r"(?m)^[ \t]*(?:\$TEMPLATE[ \t]*)+$|^\{\w+\}[ \t]*$")
+_NO_LINE = "\0"
+_NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
+_ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
 _MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
-_IMAGES = ("image", "imageName", "image_name", "containerImage", "image_id")
-_OF_CONTAINERS = ("image", "imageName", "containerImage")
+_IMAGES = ("image", "imageName", "image_name", "containerImage", "container_image", "image_id")
+_TAGS = ("tag", "imageTag", "image_tag")
+_OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
 """Keys of texts for people."""
 _MODEL_KEY = re.compile(
-    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
+    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo|source)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
 )
 _MODEL_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+|/[\w./-]+)/?")
 _CHART = {
@@ -49,6 +52,7 @@ _CHART = {
     "toolCallParser": "tool_call_parser",
 }
 """Settings of vLLM's Helm chart and operator beside ``vllmConfig``, and what they mean."""
+_ON_UNLESS_SAID = ("enablePrefixCaching", "enableChunkedPrefill")
 _OF_KUBERNETES = re.compile(
     r"(?i)name|namespace|repository|tag|image\w*|replica\w*|request\w*|limit\w*|resources|pvc\w*|storage\w*|node\w*|env\w*"
     r"|labels|annotations|\w*secret\w*|hf_?token|api_?key|toleration\w*|affinity|service\w*|priority\w*|shm\w*|init\w*|extra(?:volume|port)\w*"
@@ -72,8 +76,12 @@ _USUAL = re.compile(
 """Options that say enough where vLLM is named, too."""
 
 
+_MODEL_VARIABLE = re.compile(r"(?:VLLM_|LLM_)?MODEL(?:_?(?:NAME|ID|PATH))?\d?")
+_SERVER_VARIABLE = re.compile(
+    r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
+)
 _ENGINE_ARGUMENTS = re.compile(
-    r"(?i)vllm_?(?:config|args|arguments|kwargs|options|server_args)|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
+    r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
 )
 _TELLING_NAMES = {
     "max_model_len",
@@ -87,7 +95,7 @@ _TELLING_NAMES = {
 
 
 _OTHER_ENGINE = re.compile(
-    r"inference-sim|simulat|router|sglang|lmdeploy|text-generation|triton|ollama|trt"
+    r"inference-sim|simulat|router|sglang|lmdeploy|text-(?:generation|embeddings)|triton|ollama|trt|llama[._-]?cpp|infinity|whisper|localai"
 )
 """Images of other servers, which have options of the same names."""
 
@@ -95,11 +103,14 @@ _OTHER_ENGINE = re.compile(
 @dataclass(frozen=True)
 class _Scope:
     """What the mappings around a node say: variables, and a model. ``says_vllm``: the document names
-    vLLM somewhere."""
+    vLLM somewhere. ``is_anchor``: it is a part that others include.
+    ``service``: the name of the one in a compose file."""
 
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     model: str = ""
     says_vllm: bool = False
+    is_anchor: bool = False
+    service: str = ""
 
 
 def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
@@ -115,6 +126,11 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
                 words=tuple(_located(server.words, lines)),
                 complete=server.complete and not problem,
             )
+
+
+def of_document(document: Any) -> Iterator[ServerCommand]:
+    """Yield the servers of a document that another reader made."""
+    yield from _servers_of(document)
 
 
 def _documents(text: str) -> Iterator[tuple[Any, str]]:
@@ -150,11 +166,18 @@ def _reason(error: ValueError) -> str:
 def _repaired(text: str) -> list[Any]:
     """Return what can be read of a text that is no YAML: without its templates, and without the
     lines that cannot be parsed."""
-    text = _TEMPLATE.sub(lambda match: _STANDS_FOR_TEMPLATE + "\n" * match[0].count("\n"), text)
-    lines = _ONLY_TEMPLATES.sub("", text).splitlines()
+    text = _ONLY_TEMPLATES.sub(lambda m: _NO_LINE + f"\n{_NO_LINE}" * m[0].count("\n"), text)
+    lines = _TEMPLATE.sub(_for_template, text).splitlines()
+    # A line of templates only is none; an empty one would break a folded text.
+    numbers = [number for number, line in enumerate(lines, 1) if line != _NO_LINE]
+    lines = [line for line in lines if line != _NO_LINE]
+
+    def located(text: str, line: int) -> Word:
+        return Word(text, numbers[min(line, len(numbers)) - 1] if numbers else 1)
+
     for _ in range(MAX_REPAIRED if len(text) <= MAX_REPAIRED_TEXT else 1):
         try:
-            return parse_yaml("\n".join(lines), text_type=Word)
+            return parse_yaml("\n".join(lines), text_type=located)
         except YamlSyntaxError as error:
             at = min(error.line, len(lines)) - 1
             while at > 0 and not lines[at].strip():  # an error may be noticed later
@@ -163,6 +186,11 @@ def _repaired(text: str) -> list[Any]:
         except ValueError:
             break
     return []
+
+
+def _for_template(match: re.Match[str]) -> str:
+    name = _NAME_IN_TEMPLATE.fullmatch(match[0])
+    return f"${name[1] if name else 'TEMPLATE'}" + "\n" * match[0].count("\n")
 
 
 def _blocks(text: str) -> list[Any]:
@@ -210,12 +238,13 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
     """Yield the servers of a document. If there is none, but vLLM's own image is named beside what
     is left to a template, it starts one that is not known."""
     found = list(_servers_of(document))
-    images = [node for node in _scalars(document) if is_own_image(node)]
+    named = [node for node in _scalars(document) if is_own_image(node)]
     bare = [server for server in found if not server.words and not server.settings]
     if len(found) > len(bare):  # an image of a chart, or the base of another one
         is_chart = isinstance(document, dict) and not {"kind", "services"} & document.keys()
-        uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.is_certain)]
-        image = next((server.image for server in uncertain if server.image), "")
+        uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.label)]
+        images = {server.image for server in uncertain if server.image}
+        image = images.pop() if len(images) == 1 else ""
         found = [
             replace(server, image=server.image or image)
             for server in found
@@ -227,8 +256,8 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         # The command of a bare image may be in a template.
         is_open = not server.words and not server.settings and _has_template(document)
         yield replace(server, label=label, complete=server.complete and not is_open)
-    if not found and images and _leaves_command_open(document):
-        image = images[0]
+    if not found and named and _leaves_command_open(document):
+        image = named[0]
         yield ServerCommand(
             (), image.line, image=image.removeprefix("docker:"), is_certain=False, complete=False
         )
@@ -253,6 +282,7 @@ def _merged(found: list[ServerCommand]) -> list[ServerCommand]:
     return [replace(certain[0], words=tuple(words), complete=certain[0].complete and not more)]
 
 
+_SERVICES = "services"
 _ONLY_IMAGE = "\0image"
 """The label of a mapping that has an image and nothing else: it may be the base of another one."""
 
@@ -279,31 +309,57 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
     visited: set[int] = set()
     says_vllm = any("vllm" in text.lower() for text in _scalars(document))
     waiting = [(document, _Scope(model=_model_of_document(document), says_vllm=says_vllm))]
+    found = 0
     while waiting and len(visited) < MAX_NODES:
         node, scope = waiting.pop()
-        if id(node) in visited:
+        if id(node) in visited or (scope.is_anchor and found):
             continue
         visited.add(id(node))
         if isinstance(node, dict):
             scope = replace(scope, variables={**scope.variables, **_own_variables(node)})
             started = list(_of_mapping(node, scope))
+            taken = _engine_key(node) if any(server.settings for server in started) else None
+            started += _of_programs(node)
+            found += len(started)
             yield from started
             waiting += reversed(
                 [
-                    (value, scope)
-                    for key, value in node.items()
+                    (value, _within(scope, key, value))
+                    for key, value in sorted(node.items(), key=_is_anchor)
                     if (key not in _WORDS or isinstance(value, dict))
                     and not _TEXTS.fullmatch(str(key))
+                    and not str(key).endswith(".py")
                     and not (started and key in (*_IMAGES, "vllmConfig"))
+                    and not (started and key == taken)
                 ]
             )
         elif isinstance(node, list):
             started = list(servers(_words(node), scope.variables)) or list(_of_patch(node))
+            found += len(started)
             yield from started
             items = [item for item in node if not started or isinstance(item, dict)]
             waiting += reversed([(item, scope) for item in items])
-        elif isinstance(node, Word) and re.search(r"vllm|/args", node) and re.search(r"\s", node):
+        elif (
+            isinstance(node, Word)
+            and re.search(r"vllm|/args|engine_kwargs", node)
+            and re.search(r"\s", node)
+        ):
             yield from _of_text(node, scope)
+
+
+def _is_anchor(pair: tuple[Any, Any]) -> bool:
+    """Return whether a key is for a part that others include, or that belongs to another server. It
+    is read after these."""
+    return str(pair[0]).startswith(("x-", "_", ".")) or pair[0] == "worker"
+
+
+def _within(scope: _Scope, key: Any, value: Any) -> _Scope:
+    """Return the scope of a value in a mapping."""
+    if _is_anchor((key, value)):
+        return replace(scope, is_anchor=True)
+    if scope.service == _SERVICES:
+        return replace(scope, service=str(key))
+    return replace(scope, service=_SERVICES if key == _SERVICES else "")
 
 
 def _of_patch(operations: list[Any]) -> Iterator[ServerCommand]:
@@ -334,37 +390,69 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
     yield from of_script(text, text.line, scope.variables)
 
 
+def words_run(words: Sequence[Word]) -> bool:
+    """Return whether words begin with a program, not with an option."""
+    return bool(words) and not words[0].startswith("-")
+
+
+def _of_programs(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
+    """Yield the servers of the Python programs that a ConfigMap holds."""
+    for key, value in node.items():
+        if str(key).endswith(".py") and isinstance(value, Word) and "vllm" in value:
+            for server in of_python(value):
+                if isinstance(server, ServerCommand):
+                    yield replace(server, line=server.line + value.line)
+
+
 def _own_variables(node: Mapping[Any, Any]) -> dict[str, str]:
     values = (_variables(node.get(key)) for key in _ENVIRONMENTS)
     return {name: text for variables in values for name, text in variables.items()}
 
 
 def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
-    label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), "")
+    label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), scope.service)
     image = _image(node)
     config = node.get("vllmConfig", {} if {"modelURL", "repository"} <= node.keys() else None)
     if isinstance(config, dict):
         yield _of_chart(node, config, scope, image, label)
         return
-    words = [word for key in _WORDS for word in _words(node.get(key), key)]
+    nested = node.get("image")
+    holder = {**nested, **node} if isinstance(nested, dict) else node  # vLLM's own chart
+    words = [word for key in _WORDS for word in _words(holder.get(key), key)]
     words = [part for word in words for part in expanded(word, _known(scope))]
     # In the values of a chart more may be elsewhere.
     has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
+    has_image = has_image or ("build" in node and bool(image))
     started: list[ServerCommand] = []
     if has_image and not words:  # RunPod's dockerArgs
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
     if has_image or words:
         started = list(of_image(image, words, scope.variables))
-    if started and not is_own_image(image) and not any(server.words for server in started):
+    if "build" in node and any(server.is_certain for server in started):
+        # What the image adds to a program without arguments is not known.
+        started = [replace(s, complete=s.complete and bool(s.words)) for s in started]
+    elif started and not is_own_image(image) and not any(server.words for server in started):
         started = list(_of_variables(started, node, image, scope))
     if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
         started = [s if s.words else replace(s, complete=False) for s in started]
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
+    if _OTHER_ENGINE.search(label):
+        return
     if not started:
-        started = list(_of_values(node, scope, image, words))
+        started = list(_of_values(node, scope, image, words)) or list(_of_more(node, scope))
     else:
-        started = [replace(s, complete=s.complete and not _has_options(node)) for s in started]
+        # In the values of a chart keys beside the arguments are options, too.
+        is_chart = isinstance(node.get("image"), dict) and image and not words_run(words)
+        settings = _options_of_keys(node) if is_chart else {}
+        started = [
+            replace(
+                server,
+                settings={**settings, **server.settings},
+                complete=server.complete and not _has_options(node),
+            )
+            for server in started
+        ]
     yield from (replace(server, label=label) for server in started)
 
 
@@ -373,9 +461,10 @@ def _of_variables(
 ) -> Iterator[ServerCommand]:
     """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
     others without arguments, which may be built here, or be Ray's."""
-    names = ("MODEL_NAME", "MODEL_ID", "MODEL", "VLLM_MODEL", "LLM_MODEL_ID")
-    model = next(filter(None, map(scope.variables.get, names)), "")
-    if "build" in node or re.search(r"\bray", image):
+    model = _model_variable(scope)
+    if "build" in node and not _is_of_server(node):
+        return
+    if re.search(r"\bray", image):
         return
     is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
     for server in started:
@@ -387,6 +476,36 @@ def _of_variables(
             yield replace(server, settings={"model": model} if model else {})
 
 
+def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
+    """Yield the server of a container whose variable adds arguments to a command elsewhere: of
+    KServe's services for language models."""
+    for key in _ENVIRONMENTS:
+        for name, text in _variables(node.get(key)).items():
+            if re.fullmatch(r"VLLM_(?:ADDITIONAL|EXTRA)_ARGS", name) and text.startswith("--"):
+                line = next((key.line for key in node if isinstance(key, Word)), 1)
+                yield ServerCommand(
+                    tuple(split(text, line)),
+                    line,
+                    scope.variables,
+                    settings={"model": scope.model} if scope.model else {},
+                    is_certain=False,
+                    complete=False,
+                )
+
+
+def _model_variable(scope: _Scope) -> str:
+    named = (text for name, text in scope.variables.items() if _MODEL_VARIABLE.fullmatch(name))
+    return next(filter(None, named), "")
+
+
+def _is_of_server(node: Mapping[Any, Any]) -> bool:
+    """Return whether the variables of a container that is built configure a server, not a client."""
+    names = _own_variables(node)
+    is_named = any(node.get(key) for key in _IMAGES)
+    is_client = any(re.fullmatch(r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)", name) for name in names)
+    return not is_named and not is_client and any(map(_SERVER_VARIABLE.fullmatch, names))
+
+
 def _of_chart(
     node: Mapping[Any, Any], config: Mapping[Any, Any], scope: _Scope, image: Word, label: str
 ) -> ServerCommand:
@@ -395,7 +514,12 @@ def _of_chart(
     model = node.get("model")
     chart = {**(model if isinstance(model, dict) else {}), **node}
     settings = {option: chart[key] for key, option in _CHART.items() if chart.get(key)}
-    settings |= {str(key): config[key] for key in config if key != "extraArgs"}
+    settings |= {
+        # Some templates add an option to turn it off, others nothing, so that it is on.
+        str(key): UNSET if value is False and key in _ON_UNLESS_SAID else value
+        for key, value in config.items()
+        if key != "extraArgs"
+    }
     words = _words(config.get("extraArgs"))
     complete = all(key in _CHART or _OF_KUBERNETES.fullmatch(str(key)) for key in chart)
     return ServerCommand(
@@ -409,14 +533,18 @@ def _of_values(
     """Yield the server of a mapping whose words or keys become a command elsewhere: values of a
     chart, an entry of a catalogue, engine arguments."""
     lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
-    more = next((words for words in lists.values() if words and words[0].startswith("-")), [])
+    lists["command"] = list(words) if isinstance(node.get("command"), (str, list)) else []
+    more = next((words for words in lists.values() if _are_arguments(words)), [])
     kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
     telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
     is_vllm = is_image(image) or _says_vllm(node)
+    image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
+    is_other = is_other or _runs_other(_words(node.get("command")))
     if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
         settings = {"model": model} if model and not _names_model(more) else {}
+        settings = {**_options_of_keys(node), **settings}
         yield ServerCommand(
             tuple(part for word in more for part in expanded(word, _known(scope))),
             more[0].line,
@@ -424,16 +552,18 @@ def _of_values(
             image,
             settings=settings,
             is_certain=False,
-            complete=not _has_options(node),
+            complete=not _has_options(node) and not _has_runtime(node),
         )
     elif (given := _engine_arguments(node)) is not None:
-        model = scope.model
+        model = _model(node) or scope.model
         yield ServerCommand(
             (),
             next((key.line for key in node if isinstance(key, Word)), 1),
             scope.variables,
+            image=image if is_image(image) else "",
             settings={**({"model": model} if model else {}), **given},
             is_certain=False,
+            complete="vllm" not in node,
         )
     elif _names_engine(node) and not more and not words and (model := _model(node)):
         line = next((key.line for key in node if isinstance(key, Word)), 1)
@@ -446,32 +576,82 @@ def _of_values(
             is_certain=False,
             complete=not _has_options(node),
         )
-    elif (isinstance(node.get("image"), dict) and is_image(image) and not words) or _is_role(node):
+    elif (
+        (isinstance(node.get("image"), dict) and is_image(image) and not words)
+        or _is_role(node)
+        or (isinstance(node.get("model"), str) and _telling(node) > 1 and not words)
+    ):
         model = _model(node) or scope.model
         yield ServerCommand(
             (),
-            image.line,
+            next((key.line for key in node if isinstance(key, Word)), 1),
             scope.variables,
             image,
-            settings={"model": model} if model else {},
+            settings={**_options_of_keys(node), **({"model": model} if model else {})},
             is_certain=False,
             complete=False,
         )
+
+
+def _versioned(node: Mapping[Any, Any]) -> Word:
+    """Return the image that a version of the backend means: ``backend: vllm`` with
+    ``backend_version: 0.9.1``."""
+    names = {str(node.get(key)).lower() for key in ("engine", "backend", "backendName")}
+    keys = ("backend_version", "backendVersion", "version")
+    version = next((node[key] for key in keys if isinstance(node.get(key), str)), "")
+    return Word(f"vllm:{version}") if version and "vllm" in names else Word("")
 
 
 def _names_engine(node: Mapping[Any, Any]) -> bool:
     return any(str(node.get(key)).lower() == "vllm" for key in ("engine", "backend"))
 
 
-def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
-    """Return the options of a mapping below a key such as ``vllm_config`` or ``engine_kwargs``,
-    where they have their own names; None if there is none."""
+def _engine_key(node: Mapping[Any, Any]) -> Any:
+    """Return the key, such as ``vllm_config`` or ``engine_kwargs``, below which options have their
+    own names; None if there is none."""
     for key, value in node.items():
-        if isinstance(value, dict) and _ENGINE_ARGUMENTS.fullmatch(str(key)):
-            names = {str(name).replace("-", "_") for name in value}
-            if "vllm" in str(key).lower() or names & _TELLING_NAMES:
-                return {str(name): option for name, option in value.items() if option is not None}
+        if not isinstance(value, dict) or not _ENGINE_ARGUMENTS.fullmatch(str(key)):
+            continue
+        telling, is_whole = _telling(value), key == "vllm"  # which may be anything of vLLM's
+        if is_whole and telling > 1 and not isinstance(value.get("image"), dict):
+            return key
+        if not is_whole and ("vllm" in str(key).lower() or telling):
+            return key
     return None
+
+
+def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
+    """Return the options below such a key; None if there is none."""
+    key = _engine_key(node)
+    options = node[key].items() if key is not None else ()
+    given = {str(name): option for name, option in options if option not in (None, "")}
+    return given if key is not None else None
+
+
+def _telling(node: Mapping[Any, Any]) -> int:
+    """Return how many keys are options that hardly any other server has, in any spelling."""
+    names = {re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", str(n)).replace("-", "_") for n in node}
+    return len(names & _TELLING_NAMES)
+
+
+def _parts(node: Mapping[Any, Any]) -> list[Mapping[Any, Any]]:
+    """Return a mapping and those below it in which charts have options."""
+    inner = (node.get(key) for key in ("model", "vllm", "config"))
+    return [node, *(part for part in inner if isinstance(part, dict))]
+
+
+def _options_of_keys(node: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what keys of a chart's values, or of a part of them, probably mean to its template. What
+    is off or empty is left out: the template may see it otherwise."""
+    return {
+        re.sub("^vllm_", "", str(key)): value
+        for part in _parts(node)
+        for key, value in part.items()
+        if _LOOKS_LIKE_OPTION.fullmatch(str(key))
+        and not _is_list(str(key))
+        and not isinstance(value, (dict, list))
+        and value not in (None, "", False, "false")
+    }
 
 
 def _is_role(node: Mapping[Any, Any]) -> bool:
@@ -480,8 +660,21 @@ def _is_role(node: Mapping[Any, Any]) -> bool:
     return len(names) >= 3 and any(re.fullmatch(r"vllm_model(?:_\w+)?", name) for name in names)
 
 
+def _runs_other(words: Sequence[Word]) -> bool:
+    """Return whether a command runs a program of Python that is not vLLM's."""
+    module = next((after for word, after in pairwise(words) if word == "-m"), "vllm")
+    return "vllm" not in module
+
+
 def _is_list(key: str) -> bool:
     return _MORE_WORDS.fullmatch(key) is not None and not _OF_OTHERS.fullmatch(key)
+
+
+def _are_arguments(words: Sequence[Word]) -> bool:
+    """Return whether words are options, perhaps behind the path of a model."""
+    if words and "/" in words[0] and not words[0].rpartition("/")[0].endswith("bin"):
+        words = words[1:]
+    return bool(words) and words[0].startswith("-")
 
 
 def _is_other_backend(words: Sequence[Word]) -> bool:
@@ -493,6 +686,12 @@ def _names_model(words: Sequence[Word]) -> bool:
     return any(re.fullmatch(r"--model(?:=.*)?", word) for word in words)
 
 
+def _has_runtime(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping is the model of a KServe service, to whose arguments a runtime
+    elsewhere adds its own."""
+    return "storageUri" in node or "modelFormat" in node
+
+
 def _has_options(node: Mapping[Any, Any]) -> bool:
     """Return whether a key, which was not understood, looks like an option."""
     ignored = {*_WORDS, *_IMAGES, *_LABELS, *_ENVIRONMENTS}
@@ -501,7 +700,8 @@ def _has_options(node: Mapping[Any, Any]) -> bool:
         and _LOOKS_LIKE_OPTION.fullmatch(str(key))
         and not _is_list(str(key))
         and not _MODEL_KEY.fullmatch(str(key))
-        for key in node
+        for part in _parts(node)
+        for key in part
     ) or ("vllm_model" in node)
 
 
@@ -522,7 +722,9 @@ def _model(node: Any, depth: int = 3) -> str:
         if isinstance(value, str) and _MODEL_KEY.fullmatch(str(key)):
             if match := _MODEL_NAME.fullmatch(value):
                 return match[1]
-        elif isinstance(value, dict) and re.search(r"(?i)model|storage|predictor|spec", str(key)):
+        elif isinstance(value, dict) and re.search(
+            r"(?i)model|storage|predictor|spec|config", str(key)
+        ):
             for name in ("id", "name", "modelURL"):
                 if isinstance(value.get(name), str) and (m := _MODEL_NAME.fullmatch(value[name])):
                     return m[1]
@@ -537,15 +739,35 @@ def _model_of_document(document: Any) -> str:
 
 def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
-    image = next((node[key] for key in _IMAGES if node.get(key)), node)
+    image = next((node[key] for key in _IMAGES if node.get(key)), None) or _base(node) or node
     if isinstance(image, Mapping):
-        text = ":".join(
-            str(image[key]) for key in ("repository", "tag") if image.get(key) is not None
-        )
+        name = image.get("repository") or (image.get("name") if "tag" in image else None)
+        parts = (name, image.get("tag"))
+        text = ":".join(str(part) for part in parts if part is not None)
         registry = image.get("registry")
         text = f"{registry}/{text}" if isinstance(registry, str) and text else text
-        return Word(text, getattr(image.get("repository"), "line", 1))
-    return Word(image.removeprefix("docker:"), image.line) if isinstance(image, Word) else Word("")
+        return Word(text, getattr(name, "line", 1))
+    if not isinstance(image, Word):
+        return Word("")
+    tag = next((node[key] for key in _TAGS if isinstance(node.get(key), str)), "")
+    text = f"{image}:{tag}" if tag and ":" not in image else image.removeprefix("docker:")
+    return Word(text, image.line)
+
+
+def _base(node: Mapping[Any, Any]) -> Word | None:
+    """Return the image on which a container's image is built: the argument of the build that names
+    vLLM's, or else ``vllm`` if the Dockerfile's name says so."""
+    build = node.get("build")
+    if isinstance(build, Word):
+        build = {"context": build}
+    if not isinstance(build, dict):
+        return None
+    for value in _variables_as_written(build.get("args")).values():
+        if is_own_image(DEFAULT_OF_VARIABLE.sub(r"\1", value)):
+            return Word(value)
+    paths = (str(build.get(key, "")) for key in ("dockerfile", "context"))
+    named = any(re.search(r"(?:^|[/._-])vllm(?:[/._-]|$)", path) for path in paths)
+    return Word("vllm", getattr(next(iter(node)), "line", 1)) if named else None
 
 
 def _words(value: Any, key: str = "command") -> list[Word]:
@@ -566,11 +788,16 @@ def _known(scope: _Scope) -> dict[str, Word | list[Word] | None]:
 
 
 def _variables(value: Any) -> dict[str, str]:
+    """Return variables, with ``UNSET`` for values that other variables decide."""
+    return {name: literal(text) for name, text in _variables_as_written(value).items()}
+
+
+def _variables_as_written(value: Any) -> dict[str, str]:
     """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name
     and value."""
     if isinstance(value, dict):
         return {
-            str(name): literal(str(text))
+            str(name): str(text)
             for name, text in value.items()
             if not isinstance(text, (dict, list))
         }
@@ -578,7 +805,7 @@ def _variables(value: Any) -> dict[str, str]:
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, str) and "=" in entry:
             name, _, text = entry.partition("=")
-            variables[name] = literal(text)
+            variables[name] = text
         elif isinstance(entry, dict) and "name" in entry:
-            variables[str(entry["name"])] = literal(str(entry.get("value", UNSET)))
+            variables[str(entry["name"])] = str(entry.get("value", UNSET))
     return variables

@@ -4,20 +4,26 @@ vLLM's own application; and in the cells of notebooks."""
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from ...util.documents import parse_json
-from .findings import ServerCommand, Unreadable, Word, literal
+from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
 from .shell import is_image, of_image, of_script, servers, split
 
 _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
 _IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
 _ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args")
 _FROM_ENVIRONMENT = ("get", "getenv")
+_REQUIRED = re.compile(
+    r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
+)
 MAX_DEPTH = 20
+_Variable = tuple[str, int]
+"""A name, and the function in which it is assigned."""
 
 
 def of_notebook(text: str) -> Iterator[ServerCommand | Unreadable]:
@@ -53,13 +59,15 @@ def _of_cell(text: str) -> Iterator[ServerCommand]:
         )
 
 
-def of_python(text: str) -> Iterator[ServerCommand | Unreadable]:
-    """Yield the servers that a program starts. A variable that has one value is replaced by it."""
+def of_python(text: str) -> Iterator[ServerCommand | Pin | Unreadable]:
+    """Yield the servers that a program starts, and releases that it installs. A variable that has
+    one value is replaced by it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
             tree = ast.parse(text)
-        found = list(_Program(tree, text).servers())
+        program = _Program(tree, text)
+        found: list[ServerCommand | Pin] = [*program.servers(), *program.pins()]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         yield Unreadable(f"not valid Python: {str(error)[:200]}")
         return
@@ -71,43 +79,66 @@ def _is_command(server: ServerCommand) -> bool:
     return any(word.startswith(("-", "$")) or "/" in word for word in server.words)
 
 
+def _added_to(name: str, value: ast.expr) -> ast.expr | None:
+    """Return what ``name = name + more`` adds."""
+    match value:
+        case ast.BinOp(ast.Name(left), ast.Add(), right) if left == name:
+            return right
+        case ast.List([ast.Starred(ast.Name(left)), *rest]) if left == name:
+            return ast.copy_location(ast.List(rest), value)
+    return None
+
+
 class _Program:
     def __init__(self, tree: ast.Module, text: str) -> None:
         self._tree = tree
         self._serves = "vllm.entrypoints" in text
         self._names: dict[str, ast.expr | None] = {}
-        self._more: dict[str, list[tuple[ast.expr, bool]]] = {}
+        self._assigned: dict[int, _Variable] = {}
+        self._more: dict[_Variable, list[tuple[ast.expr, bool]]] = {}
         self._left_out: set[int] = set()
-        self._bodies: dict[str, int] = {}
+        self._texts: set[int] = set()
+        self._bodies: dict[_Variable, int] = {}
+        self._scope = 0
         self._read(tree, 0)
 
     def _read(self, node: ast.AST, body: int) -> None:
         """Note the values of variables, what is added to lists, and texts that are no commands."""
+        outer = self._scope
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            self._scope = id(node)
         for name, value in ast.iter_fields(node):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     self._note(child, id(value) if isinstance(value, list) else body)
                     inner = id(value) if name in ("body", "orelse", "handlers") else body
                     self._read(child, inner)
+        self._scope = outer
 
     def _note(self, node: ast.AST, body: int) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 if isinstance(target, ast.Name) and node.value is not None:
+                    if (added := _added_to(target.id, node.value)) is not None:
+                        self._add(target.id, added, body)
+                        self._left_out.add(id(node.value))
+                        continue
                     known = self._names.get(target.id, node.value)
                     same = known is not None and ast.dump(known) == ast.dump(node.value)
                     self._names[target.id] = node.value if same else None
-                    self._bodies[target.id] = body
+                    variable = target.id, self._scope
+                    self._assigned[id(node.value)] = variable
+                    self._bodies[variable] = body
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            name = node.target.id
-            self._more.setdefault(name, []).append((node.value, body == self._bodies.get(name)))
+            self._add(node.target.id, node.value, body)
         elif isinstance(node, ast.Expr):
             self._note_statement(node.value, body)
 
     def _note_statement(self, value: ast.expr, body: int) -> None:
         if isinstance(value, ast.Constant):  # a docstring
             self._left_out.add(id(value))
+            self._texts.add(id(value))
         if not isinstance(value, ast.Call):
             return
         function, owner = value.func, ""
@@ -120,21 +151,24 @@ class _Program:
             added = value.args[0]
             if name == "append":
                 added = ast.copy_location(ast.List([added]), added)
-            self._more.setdefault(owner, []).append((added, body == self._bodies.get(owner)))
+            self._add(owner, added, body)
         elif name in _PRINTS:
             self._left_out |= {id(part) for part in ast.walk(value)}
 
+    def _add(self, name: str, value: ast.expr, body: int) -> None:
+        variable = name, self._scope
+        self._more.setdefault(variable, []).append((value, body == self._bodies.get(variable)))
+
     def servers(self) -> Iterator[ServerCommand]:
-        assigned = {id(value): name for name, value in self._names.items() if value is not None}
         for node in ast.walk(self._tree):
             if id(node) in self._left_out:
                 continue
             if isinstance(node, (ast.List, ast.Tuple)):
-                words = self._words(node, assigned.get(id(node), ""))
+                words = self._words(node)
                 for server in servers(words):  # without words, they are added elsewhere
                     yield replace(server, complete=bool(server.words))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
-                text = self._text(node)
+                text = self._text(node) + self._more_text(node)
                 if "vllm" in text and any(c.isspace() for c in text):
                     line = node.lineno
                     yield from filter(_is_command, of_script(text, line))
@@ -144,7 +178,21 @@ class _Program:
                 if isinstance(node, ast.Call) and self._serves:
                     yield from self._of_arguments(node)
 
-    def _words(self, node: ast.List | ast.Tuple, name: str) -> list[Word]:
+    def _more_text(self, node: ast.expr) -> str:
+        """Return what is added to the text of a variable."""
+        variable = self._assigned.get(id(node))
+        more = self._more.get(variable, ()) if variable else ()
+        return "".join(self._text(added) if certain else " $MORE_ARGS" for added, certain in more)
+
+    def pins(self) -> Iterator[Pin]:
+        """Yield the releases in texts such as ``f"vllm=={VERSION}"``, without docstrings."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in self._texts:
+                text = DEFAULT_OF_VARIABLE.sub(r"\1", self._text(node))
+                for specifier in _REQUIRED.findall(text):
+                    yield Pin(specifier.replace(" ", ""), node.lineno)
+
+    def _words(self, node: ast.List | ast.Tuple) -> list[Word]:
         """Return the words of a list, with what is added to its variable."""
         words: list[Word] = []
         for item in node.elts:
@@ -152,7 +200,8 @@ class _Program:
                 words += self._listed(item.value)
             else:
                 words.append(Word(self._text(item) or "$VALUE", item.lineno, True))
-        for added, certain in self._more.get(name, ()) if name else ():
+        variable = self._assigned.get(id(node))
+        for added, certain in self._more.get(variable, ()) if variable else ():
             words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
         return words
 

@@ -2,7 +2,7 @@
 variables, routes and metrics, and releases that it installs. Each has its line.
 
 One reader for shell scripts, Dockerfiles, compose files, Kubernetes manifests, Helm values and
-templates, workflows, catalogues, units of systemd and supervisord, Python and notebooks. ``audit
+templates, workflows, catalogues, Terraform, units of systemd and supervisord, Python and notebooks. ``audit
 --serve`` and ``uses`` both take its findings, so that they cannot disagree about a file. Nothing is
 run. What starts a server is found in commands (``shell``), in mappings (``manifests``) and in source
 (``programs``); here the form of a text is recognized.
@@ -27,18 +27,22 @@ from .findings import (
     literal,
     release_of_image,
 )
-from .manifests import of_yaml
+from .hcl import parse_hcl
+from .manifests import of_document, of_yaml
 from .programs import of_notebook, of_python
 from .shell import (
+    MAX_BLOCKS,
     MAX_COMMAND,
     commands,
     expanded,
+    is_image,
     is_own_image,
     of_image,
     of_script,
     servers,
     split,
     starts_elsewhere,
+    without_blocks,
 )
 
 __all__ = [
@@ -60,30 +64,37 @@ __all__ = [
 ]
 _LINE = 100_000
 _COMMENT = re.compile(r"(?:^|\s)#.*")
-_TEMPLATES = (".j2", ".jinja", ".jinja2", ".tmpl", ".template", ".example", ".sample", ".tpl")
-_BLOCK = re.compile(
-    r"\{%-?\s*(?:if|for)\b(?:(?!\{%-?\s*(?:if|for|endif|endfor)\b).)*?\{%-?\s*(?:endif|endfor)\s*-?%\}",
-    re.DOTALL,
+_TEMPLATES = (
+    ".tftpl",
+    ".j2",
+    ".jinja",
+    ".jinja2",
+    ".tmpl",
+    ".template",
+    ".example",
+    ".sample",
+    ".tpl",
 )
-"""What a template adds on a condition, without another block in it."""
-MAX_BLOCKS = 200
 _HEREDOC = re.compile(
     r"(?P<start><<-?[ \t]*(?P<q>['\"]?)(?P<end>\w+)(?P=q)[^\n]*\n)(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$).*\n)*)",
     re.MULTILINE,
 )
+_PRINTED = re.compile(r"[ \t]*cat[ \t]*\Z")
+"""What is before a text for people; elsewhere it is written to a file, or run."""
 _NEW_TAG = re.compile(
     r"name:[ \t]*[\"']?(\S*vllm-openai[\w-]*)[\"']?[ \t]*\n(?:[ \t]*newName:.*\n)?[ \t]*newTag:[ \t]*[\"']?([\w.-]+)"
 )
 """An image to which kustomize gives another tag."""
 _FROM = re.compile(r"(?i)\A(?:[ \t]*(?:#[^\n]*|ARG[ \t][^\n]*)?\n)*[ \t]*FROM[ \t]")
 _INSTRUCTION = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]+((?:[^\\\n]+|\\[ \t\r]*\n|\\.)*)")
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+_STRING = re.compile(r'"((?:[^"\\\n]|\\[ \t\r]*\n|\\.)*)"')
 
 # Units of systemd and of supervisord, and containers of podman's
 _UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[ \t]*=[ \t]*)")
 _UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
 _UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")
+_HCL = (".tf", ".hcl", ".nomad", ".tofu")
 _UNITS = (".service", ".conf", ".ini", ".container")
 
 _STARTS = re.compile(r"\bserve\b|\bapi_server\b|\bvllm-openai\b|docker|podman|nerdctl|vllm")
@@ -92,10 +103,19 @@ logs, dashboards, records."""
 _IMAGE_IN_TEXT = re.compile(
     r"(?<![\w.${}:/@-])[\w.${}:/@-]{0,300}vllm[\w.-]{0,100}:[\w.${}:-]{1,200}"
 )
+_NAMES_IMAGE = re.compile(r"(?i)image|^\s*FROM\b")
+_RELEASE = r"(0\.\d+\.\d+(?:\.?post\d+)?)"
+_OF_SOURCE = re.compile(
+    rf"\bvllm-{_RELEASE}(?:%2B|\+)?[\w.]*-cp\d|vllm-project/vllm(?:\.git)?@v{_RELEASE}"
+    rf"|clone\b.*(?:-b|--branch)[ =]v{_RELEASE}\b.*vllm-project/vllm|\bvllm[\w-]*[_-]v?{_RELEASE}\.sif"
+    rf"|\bmodule\s+load\b.*\bvllm/v?{_RELEASE}"
+)
+"""Wheels, tags of the repository, images of Apptainer, and modules of a cluster."""
 _VERSION = re.compile(
     r"""(?i)\bvllm_?version["']?\s*(?:[:=]|:-)\s*["']?v?(0\.\d+\.\d+(?:\.post\d+)?)(?![\w.])"""
 )
 """A variable or a key whose value is vLLM's version."""
+_INLINE_METADATA = re.compile(r"(?m)^# /// script$([\s\S]*?)^# ///$")
 _REQUIRED = re.compile(r"""^\s*(?:-\s+)?["']?vllm(?:\[[\w,-]*\])?\s*[=<>~!]=?""")
 """A line with nothing but a requirement, of an installation over several lines."""
 
@@ -114,20 +134,31 @@ _INSTALLED = re.compile(
 
 def read(text: str, name: str) -> Iterator[DeploymentFinding]:
     """Yield what a text says; the name of its file tells its format."""
+    text = text.replace("\r\n", "\n")
     yield from _servers_in(text, name)
     for match in _NEW_TAG.finditer(text):
         if release := release_of_image(f"{match[1]}:{match[2]}"):
             yield Pin(f"=={release}", text.count("\n", 0, match.end()) + 1)
-    is_python = name.endswith((".py", ".ipynb"))
+    is_python = name.endswith(".ipynb")
+    if name.endswith(".py"):  # elsewhere comments explain
+        for block in _INLINE_METADATA.findall(text):
+            yield from (Pin(found.replace(" ", ""), 1) for found in _INSTALLED.findall(block))
     for number, line in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", line[:_LINE])
         yield from (Mention(kind, found, number) for kind, found in names_in(line))
         if "vllm" not in line.lower():
             continue
-        for release in filter(None, map(release_of_image, _IMAGE_IN_TEXT.findall(line))):
-            yield Pin(f"=={release}", number)
+        for image in _IMAGE_IN_TEXT.findall(line):
+            if release := release_of_image(image):
+                yield Pin(f"=={release}", number)
+            elif _NAMES_IMAGE.search(line) and is_image(image) and not re.search("[${]", image):
+                yield Pin("", number)
+        for release in _OF_SOURCE.findall(line):
+            yield Pin(f"=={next(filter(None, release))}", number)
         for match in _VERSION.finditer(DEFAULT_OF_VARIABLE.sub(r"\1", line)):
             yield Pin(f"=={match[1]}", number)
+        if name.endswith(".py"):
+            continue  # ``programs`` finds what is no docstring
         if "install" in line or "uv " in line or is_python or _REQUIRED.match(line):
             for specifier in _INSTALLED.findall(line):
                 yield Pin(specifier.replace(" ", ""), number)
@@ -145,7 +176,7 @@ def is_dockerfile(file: str) -> bool:
     return name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile")
 
 
-def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
+def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadable]:
     starts = _STARTS.search(text) is not None
     inner = name
     while inner.endswith(_TEMPLATES):
@@ -157,12 +188,16 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
         yield from of_yaml(text)
     elif inner.endswith(".ipynb") and text.lstrip().startswith("{"):  # not one of its cells
         yield from of_notebook(text) if starts else ()
+    elif inner.endswith(_HCL):
+        yield from of_document(parse_hcl(text)) if starts else ()
     elif inner.endswith(".py"):
         yield from of_python(text) if starts else ()
     elif is_dockerfile(inner) or (not inner.endswith((".sh", ".bash")) and _FROM.search(text)):
-        yield from _of_dockerfile(_without_blocks(text))
+        yield from _of_dockerfile(without_blocks(text))
     elif starts:
-        text = _without_blocks(text)
+        text = without_blocks(text)
+        if inner.endswith(".ps1"):
+            text = re.sub(r"(?m)`[ \t\r]*$", r"\\", text)
         if inner.endswith(_UNITS):
             yield from _of_unit(text)
         else:
@@ -172,9 +207,16 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
 def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers of a script, and of the manifests that it writes or applies."""
     manifests: list[str] = []
+    units: list[str] = []
 
     def take(match: re.Match[str]) -> str:
         body = match["body"]
+        is_printed = _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start())
+        if is_printed and not re.search(r"[>|]", match["start"]):
+            return match["start"] + "\n" * body.count("\n")
+        if re.search(r"(?m)^ExecStart\s*=", body):
+            units.append("\n" * text.count("\n", 0, match.start("body")) + body)
+            return match["start"] + "\n" * body.count("\n")
         if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
             return match[0]
         lines = text.count("\n", 0, match.start("body"))
@@ -183,21 +225,16 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
 
     script = _HEREDOC.sub(take, text) if "<<" in text else text
     yield from of_script(script)
+    for unit in units[:MAX_BLOCKS]:
+        yield from _of_unit(unit)
     for manifest in manifests[:MAX_BLOCKS]:
         yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
 
 
-def _without_blocks(text: str) -> str:
-    """Return a text with a variable for each block of a template: what is in it may be left out."""
-    for _ in range(MAX_BLOCKS if "{%" in text else 0):
-        text, count = _BLOCK.subn(lambda match: " $TEMPLATE" + "\n" * match[0].count("\n"), text)
-        if not count:
-            break
-    return text
-
-
 def _of_unit(text: str) -> Iterator[ServerCommand]:
     """Yield the servers of a unit, read as the script that does the same."""
+    if "[program:" in text:  # of supervisord, where lines that are indented go on
+        text = re.sub(r"\n(?=[ \t]+[^\s;#])", " \\\\\n", text)
     text = _UNIT_REFERENCE.sub(r"${\1}", text)
     image = _UNIT_IMAGE.search(text)
     start = f"docker run {image[1]} " if image else ""
@@ -220,13 +257,18 @@ def _of_unit(text: str) -> Iterator[ServerCommand]:
 
 # Dockerfiles
 
+_STARTS_ALONE = re.compile(r"(?:.*/)?(?:start|serve|launch|run|entrypoint)[\w-]*")
+
 
 def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     variables: dict[str, str] = {}
     arguments: dict[str, Word | list[Word] | None] = {}
     base, command = Word(""), list[Word]()
     entrypoint: list[Word] | None = None
+    stages: dict[str, tuple[Word, list[Word] | None, list[Word]]] = {}
+    stage = ""
     line, at = 1, 0
+    text, scripts = _without_scripts(text)
     for match in _INSTRUCTION.finditer(text):
         line, at = line + text.count("\n", at, match.start()), match.start()
         name, rest = match[1].upper(), match[2]
@@ -234,7 +276,8 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         if name == "FROM":
             images = [word for word in words if not word.startswith("--")]
             base = expanded(images[0], arguments)[0] if images else base
-            entrypoint, command = None, []
+            base, entrypoint, command = stages.get(base.lower(), (base, None, []))
+            stage = images[2].lower() if len(images) > 2 else ""  # FROM image AS stage
         elif name in ("ENV", "ARG"):
             if "=" not in rest:
                 words = [Word("=".join(rest.split(None, 1)), line)]
@@ -249,19 +292,49 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         else:  # a step of the build, or a line of a script in it
             for server in of_script(match[0], line):
                 yield replace(server, at_build=True)
-    if entrypoint is None:
+        stages[stage] = base, entrypoint, command
+    written = [s for script in scripts for s in of_script(script, variables=variables)]
+    if written and not any(servers([*(entrypoint or []), *command], variables)):
+        yield from (replace(server, image=str(base)) for server in written)
+    elif entrypoint is None:
         # Other images than vLLM's own may start anything.
         for server in of_image(base, command, variables) if command or is_own_image(base) else ():
             yield replace(server, complete=server.complete and bool(server.words))
     else:
-        for server in servers([*entrypoint, *command], variables):
+        words = [*entrypoint, *command]
+        started = list(servers(words, variables))
+        is_script = starts_elsewhere(entrypoint[:1], is_image(base)) or (
+            is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, entrypoint[:1]))
+        )
+        if not started and is_script:
+            started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
+        for server in started:
             # Without arguments here, they come when the container is run.
             complete = server.complete and bool(server.words)
             yield replace(server, image=str(base), complete=complete)
 
 
+def _without_scripts(text: str) -> tuple[str, list[str]]:
+    """Return a Dockerfile without the files that it writes with ``COPY <<EOF``, and these, each with
+    as many lines before it as there are in the Dockerfile."""
+    scripts: list[str] = []
+
+    def take(match: re.Match[str]) -> str:
+        before = text.rfind("\n", 0, match.start()) + 1
+        if not re.match(r"(?i)\s*(?:COPY|ADD)\b", text[before : match.start()]):
+            return match[0]
+        scripts.append("\n" * text.count("\n", 0, match.start("body")) + match["body"])
+        return "\n" * match[0].count("\n")
+
+    return (_HEREDOC.sub(take, text) if "<<" in text else text), scripts
+
+
 def _exec_form(text: str, line: int) -> list[Word]:
     return [
-        Word(re.sub(r"\\(.)", r"\1", match[1]), line + text.count("\n", 0, match.start()), True)
+        Word(
+            re.sub(r"\\(?:[ \t\r]*\n|(.))", r"\1", match[1]),
+            line + text.count("\n", 0, match.start()),
+            True,
+        )
         for match in islice(_STRING.finditer(text), 2000)
     ]

@@ -20,7 +20,7 @@ MAX_NESTED = 5
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
 _OWN_IMAGE = re.compile(r"(?:^|[/-])vllm-openai(?:-\w+)*(?:[:@}]|$)")
-_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)")
+_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:\$\{?vllm_?image\b)")
 _OTHER_IMAGE = re.compile(
     r"vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
@@ -47,8 +47,10 @@ _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-[^{}]*)?\}|\((\w+)\))")
 _ARRAY = re.compile(
     r"\$\{(\w+)\[[@*]\](?:[:+-][^{}]*)?\}|\$\{\w+\[[@*]\]\+\"?\$\{(\w+)\[[@*]\]\}\"?\}"
 )
-_SEARCHES = ("pkill", "pgrep", "grep", "echo", "printf", "log", "info", "warn")
-"""Commands whose words are no commands."""
+_SPEAKS = re.compile(
+    r"pkill|pgrep|grep|printf|(?:\w+_)?(?:echo|log|info|warn|warning|error|debug|print|die|fail|usage|msg|say|ok|success|header)(?:_\w+)?"
+)
+"""Commands whose words are texts, not commands."""
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
 _KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time")
@@ -57,12 +59,21 @@ _PART = re.compile(
     r"""|(?P<redirection>(?<!\S)(?:\d?>>?|<<?<?-?|&>)(?:&\d|&?[ \t]*[^\s;|&]+))"""
     r"""|(?P<end>\n|&&|\|\|?|;;?|&|[()])"""
     r"""|(?P<comment>(?<!\S)\#[^\n]*)"""
-    r"""|(?P<plain>(?:\{\{[^{}]*\}\}|\$\([^()\n]*\)|\$\{[^{}\n]*(?:\{[^{}\n]*\}[^{}\n]*)?\}|[^\s\\'"|&;()`{$]+|[{$]|(?<=[a-z])'(?=[a-z]))+)"""
-    r"""|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|\\(?P<escaped>.)|(?P<other>.)""",
+    r"""|(?P<plain>(?:\{\{[^{}]*\}\}|\$\((?:[^()\n]|\([^()\n]*\))*\)|\$\{[^{}\n]*(?:\{[^{}\n]*\}[^{}\n]*)?\}|[^\s\\'"|&;()`{$]+|[{$]|(?<=[a-z])'(?=[a-z]))+)"""
+    r"""|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\$]|\\.|\$\((?:[^()]|\([^()]*\))*\)|\$)*)"|\\(?P<escaped>.)|(?P<other>.)""",
     re.DOTALL,
 )
+_BLOCK = re.compile(
+    r"\{%-?\s*(?:if|for)\b(?:(?!\{%-?\s*(?:if|for|endif|endfor)\b).)*?\{%-?\s*(?:endif|endfor)\s*-?%\}(?:(?<=%\})[ \t]*\n)?",
+    re.DOTALL,
+)
+"""What a template adds on a condition, without another block in it."""
+MAX_BLOCKS = 200
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 _ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
+_MORE = "$MORE_ARGS"
+"""What a condition may add."""
+_ALL_ARGUMENTS = ("$@", "$*", "${@}")
 _END = ";"
 
 Known = dict[str, "Word | list[Word] | None"]
@@ -133,6 +144,21 @@ def _arrays(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word] | None]]:
             at += 1
 
 
+def without_blocks(text: str) -> str:
+    """Return a text with a variable for each block of a template: what is in it may be left out."""
+    for _ in range(MAX_BLOCKS if "{%" in text else 0):
+        text, count = _BLOCK.subn(_for_block, text)
+        if not count:
+            break
+    return text
+
+
+def _for_block(match: re.Match[str]) -> str:
+    # A command that went on before the block does so after it.
+    goes_on = match.string[: match.start()].rstrip().endswith("\\")
+    return " $TEMPLATE_ARGS " + ("\\\n" if goes_on else "\n") * match[0].count("\n")
+
+
 def of_script(
     text: str,
     line: int = 1,
@@ -145,7 +171,7 @@ def of_script(
     """
     script = _Script(variables or {}, depth)
     tokens: list[Word] = []
-    for word, items in _arrays(split(text, line)):
+    for word, items in _arrays(split(without_blocks(text), line)):
         if items is None:
             tokens.append(word)
         else:
@@ -153,6 +179,8 @@ def of_script(
             tokens = []
             script.assign_array(word, items)
     yield from script.run(tokens)
+    if not script.found and not depth:
+        yield from script.kept[-1:]
 
 
 class _Script:
@@ -164,6 +192,8 @@ class _Script:
         }
         self.exported = dict(variables)
         self._depth = depth
+        self.kept: list[ServerCommand] = []
+        self.found = 0
         self._branches = 0
         self._sign = "\n"
 
@@ -181,7 +211,9 @@ class _Script:
                 command = []
             command = command[1:]
         words = [word for part in command for word in expanded(part, self.known)][:MAX_WORDS]
-        yield from servers(words, self.exported, self._depth)
+        for server in servers(words, self.exported, self._depth):
+            self.found += 1
+            yield server
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if all(map(_ASSIGNMENT.fullmatch, assigned)):
@@ -201,12 +233,21 @@ class _Script:
             before = self.known.get(name)
             value = Word(f"{before if isinstance(before, Word) else ''}{value}", value.line)
         before = self.known.get(name)
-        if not self._is_conditional:
+        self._note_command(value)
+        if "$(" in value:  # what a command prints
+            self.known[name] = None
+        elif not self._is_conditional:
             self.known[name] = value if len(value) <= MAX_COMMAND else None
         elif isinstance(before, Word) and value.startswith(before) and value != before:
-            self.known[name] = Word(f"{before} ${name}", value.line)  # maybe with more
+            self.known[name] = Word(f"{before} {_MORE}", value.line)
         elif before != value:
             self.known[name] = None
+
+    def _note_command(self, value: Word) -> None:
+        """Note a command that is kept in a variable: it may be run where nothing shows it."""
+        if "vllm" in value and re.search(r"\s", value) and self._depth < MAX_NESTED:
+            started = servers(split(value, value.line), self.exported, self._depth + 1)
+            self.kept += [replace(s, complete=False) for s in started if s.words]
 
     def assign_array(self, word: Word, items: Sequence[Word]) -> None:
         name = word.rstrip("+=")
@@ -216,7 +257,7 @@ class _Script:
             start = before if "+" in word and isinstance(before, list) else []
             self.known[name] = [*start, *values][:MAX_WORDS]
         elif "+" in word and isinstance(before, list):
-            self.known[name] = [*before, Word(f"${name}", word.line)]  # maybe with more
+            self.known[name] = [*before, Word(_MORE, word.line)]
         else:
             self.known[name] = None
 
@@ -226,20 +267,27 @@ def servers(
 ) -> Iterator[ServerCommand]:
     """Yield the servers that a command starts, also through a shell or a container engine."""
     assigned = dict(variables or {})
-    for index, word in enumerate(words if words and words[0] not in _SEARCHES else ()):
+    image = ""
+    for index, word in enumerate(words if words and not _SPEAKS.fullmatch(words[0]) else ()):
         program = word.rpartition("/")[2]
         is_script = index > 0 and re.fullmatch(r"-\w*c", words[index - 1]) is not None
+        if word.startswith("--container-image="):  # of SLURM
+            image = word.partition("=")[2].removeprefix("docker://").replace("#", "/")
         if _ASSIGNMENT.fullmatch(word) and not is_script:
             name, _, value = word.partition("=")
             assigned[name] = literal(value)
         elif re.search(r"\s", _IN_TEMPLATE.sub("", word)):
             if "vllm" in word and depth < MAX_NESTED:
-                yield from of_script(word, word.line, assigned, depth + 1)
+                passed = words[index + 2 :] if is_script else ()  # after the name, $0
+                for server in of_script(word, word.line, assigned, depth + 1):
+                    # Without arguments it is rather the name of a process.
+                    if is_script or server.words or server.image:
+                        yield _with_arguments(server, passed)
         elif (is_module := _MODULE.fullmatch(word)) or (
             program in _PROGRAM_NAMES and "serve" in words[index + 1 : index + 2]
         ):
             arguments = _to_end(words[index + (1 if is_module else 2) :])
-            yield ServerCommand(arguments, word.line, assigned)
+            yield ServerCommand(arguments, word.line, assigned, image)
             return
         elif program in _ENGINES and "run" in words[index + 1 : index + 3]:
             if depth < MAX_NESTED:
@@ -250,6 +298,14 @@ def servers(
             for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
                 yield replace(server, complete=server.complete and bool(server.words))
             return
+
+
+def _with_arguments(server: ServerCommand, passed: Sequence[Word]) -> ServerCommand:
+    """Return a server with the arguments of the script around it for ``"$@"``."""
+    if not passed or not any(word in _ALL_ARGUMENTS for word in server.words):
+        return server
+    words = [p for w in server.words for p in (passed if w in _ALL_ARGUMENTS else [w])]
+    return replace(server, words=tuple(words[:MAX_WORDS]))
 
 
 def _image_file(words: Sequence[Word], start: int) -> tuple[Word, int] | None:

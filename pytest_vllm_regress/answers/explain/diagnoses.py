@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from packaging.version import Version
+
 from ...util import codec
 from ...util.codec import Document, Meta
 from ...util.paths import DATA
 from ...util.versions import alternatives_of, version_of
+from ..api_history.option_names import OptionNames
+from ..api_history.store import history, intervals
 from .case_patterns import required_literals
 from .tracebacks import LoggedFailure
 
@@ -131,11 +135,23 @@ def diagnose(failure: LoggedFailure, version: str = "") -> Diagnosed | None:
 
 def matches_line(text: str) -> bool:
     """Return whether a diagnosis recognizes a line that names no exception."""
+    patterns = _line_patterns()
     return any(
-        _compiled(pattern).search(text)
-        for diagnosis in diagnoses().values()
-        for pattern in diagnosis.lines
+        pattern.search(text)
+        for literal in [literal for literal in patterns if literal in text]
+        for pattern in patterns[literal]
     )
+
+
+@functools.cache
+def _line_patterns() -> Mapping[str, tuple[re.Pattern[str], ...]]:
+    """Return the patterns for lines by the texts of which every match contains one."""
+    patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
+    for diagnosis in diagnoses().values():
+        for pattern in diagnosis.lines:
+            for literal in required_literals(pattern):
+                patterns[literal] = (*patterns.get(literal, ()), _compiled(pattern))
+    return patterns
 
 
 def line_literals(late: bool) -> Iterator[bytes]:
@@ -164,7 +180,7 @@ def _apply(
         return None
     values = {key: value for key, value in match.groupdict().items() if value is not None}
     if diagnosis.computed:
-        values |= _COMPUTED[diagnosis.computed](values)
+        values |= _COMPUTED[diagnosis.computed](values, version)
     cause = _filled(diagnosis.title, values) or diagnosis.title
     return Diagnosed(
         name,
@@ -189,7 +205,7 @@ def _bytes(number: str, unit: str) -> float:
     return float(number.replace(",", "")) * _UNITS.get(unit[:1].upper(), 1.0)
 
 
-def _kv_cache(values: Mapping[str, str]) -> dict[str, str]:
+def _kv_cache(values: Mapping[str, str], _: str) -> dict[str, str]:
     """Return the longest context that fits: memory grows in proportion to the length."""
     if not {"needed", "free", "length"} <= values.keys():
         return {}
@@ -201,11 +217,11 @@ def _kv_cache(values: Mapping[str, str]) -> dict[str, str]:
     return {"fits": str(fits)} if fits > 0 else {}
 
 
-def _cached_tokens(values: Mapping[str, str]) -> dict[str, str]:
+def _cached_tokens(values: Mapping[str, str], _: str) -> dict[str, str]:
     return {"fits": values["tokens"]} if values.get("tokens") else {}
 
 
-def _gpu_share(values: Mapping[str, str]) -> dict[str, str]:
+def _gpu_share(values: Mapping[str, str], _: str) -> dict[str, str]:
     """Return the largest --gpu-memory-utilization for the free memory, rounded down."""
     if not {"free", "total"} <= values.keys() or float(values["total"]) <= 0:
         return {}
@@ -213,11 +229,51 @@ def _gpu_share(values: Mapping[str, str]) -> dict[str, str]:
     return {"share": f"{share:.2f}"} if share > 0 else {}
 
 
-def _gpus_needed(values: Mapping[str, str]) -> dict[str, str]:
+def _gpus_needed(values: Mapping[str, str], _: str) -> dict[str, str]:
     return {"double": str(2 * int(values["rank"]))} if values.get("rank", "").isdigit() else {}
 
 
-_COMPUTED: Mapping[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
+def _presence(section: str, name: str, version: str) -> dict[str, str]:
+    """Return in which releases the history of vLLM's API has a name: ``since`` the first one after
+    ``version``, ``removed`` and ``last`` if it was gone by then, or the ``newest`` known release if
+    none has it."""
+    known, installed = history(), version_of(version)
+    releases = known.releases
+    periods = list(intervals(known.table(section).get(name, []), len(releases)))
+    if not periods:
+        return {"newest": releases[-1]}
+    # The history begins with a release that already has most names.
+    begins = [start for start, _, _ in periods if start or installed]
+    ends = [end for _, end, _ in periods if end < len(releases)]
+    since = [n for n in begins if installed is None or Version(releases[n]) > installed]
+    gone = [n for n in ends if installed is None or Version(releases[n]) <= installed]
+    return {
+        **({"since": releases[since[0]]} if since else {}),
+        **({"removed": releases[gone[-1]], "last": releases[gone[-1] - 1]} if gone else {}),
+    }
+
+
+def _architecture(values: Mapping[str, str], version: str) -> dict[str, str]:
+    name = values.get("architecture")
+    return _presence("architectures", name, version) if name else {}
+
+
+def _option(values: Mapping[str, str], version: str) -> dict[str, str]:
+    """Return since when there is an option, or which one resembles a name that none has."""
+    if "request" in values or "option" not in values:
+        return {}
+    word = f"--{values['option'].lstrip('-').replace('_', '-')}"
+    names = OptionNames.of(history())
+    if name := names.exact(word):
+        known = name if name in names.options else name.replace("--no-", "--", 1)
+        return {"name": name, **_presence("options", known, version)}
+    near = names.near(word)
+    return {"near": " or ".join(near[:3])} if near else {}
+
+
+_COMPUTED: Mapping[str, Callable[[Mapping[str, str], str], dict[str, str]]] = {
+    "architecture": _architecture,
+    "option": _option,
     "kv-cache": _kv_cache,
     "cached-tokens": _cached_tokens,
     "gpu-share": _gpu_share,

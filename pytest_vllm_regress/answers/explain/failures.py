@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +153,11 @@ class UnknownFailures:
             self._groups[key] = UnknownFailure(
                 signature, failure, versions=tuple(sorted(versions.items()))
             )
+
+    def complete(self, completed: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Add to the versions of each group those that only later lines name."""
+        for group in self._groups.values():
+            group.versions = tuple(sorted(completed(dict(group.versions)).items()))
 
     def ranked(self) -> RankedFailures:
         """Return the root cause, other failures, and what follows from them."""

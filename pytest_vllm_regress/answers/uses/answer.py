@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -118,11 +118,19 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
     project = replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
     unknown: list[Use] = []
-    for use in map(partial(_reachable, checker), project.uses):
-        statuses = checker.statuses(use)
-        if not _names(use).isdisjoint(ignore):
+    reach: dict[Hashable, Use] = {}
+    is_known: dict[Hashable, bool] = {}
+    for named in project.uses:
+        if (first := named.key) not in reach:
+            reach[first] = _reachable(checker, named)
+        targets = reach[first].targets
+        use = named if targets == named.targets else replace(named, targets=targets)
+        if ignore and not _names(use).isdisjoint(ignore):
             continue
-        if _is_known(use, statuses):
+        statuses = checker.statuses(use)
+        if (key := use.key) not in is_known:
+            is_known[key] = _is_known(use, statuses)
+        if is_known[key]:
             known.append(use)
         elif not use.guarded and any(status.missing for status in statuses):
             unknown.append(use)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -35,16 +35,17 @@ class UseChecker:
     def __init__(self, history: History) -> None:
         self.history = history
         self._lookups = [Lookup(history, number) for number in range(len(history.releases))]
-        self._cache: dict[Use, tuple[Status, ...]] = {}
+        self._cache: dict[Hashable, tuple[Status, ...]] = {}
+        self._lacking: dict[Hashable, tuple[int, ...]] = {}
 
     def lookup(self, release: int) -> Lookup:
         return self._lookups[release]
 
     def statuses(self, use: Use) -> tuple[Status, ...]:
         """Return for each release whether it has what is used, whatever the code asks before."""
-        key = use.bare
+        key = use.key
         if key not in self._cache:
-            statuses = [_status(key, lookup) for lookup in self._lookups]
+            statuses = [_status(use, lookup) for lookup in self._lookups]
             if use.kind == "override":
                 # Before the first release with the method it is one of the project's own.
                 first = statuses.index(THERE) if THERE in statuses else len(statuses)
@@ -68,12 +69,15 @@ class UseChecker:
         not handle that."""
         if use.guarded:
             return []
+        key = use.key
+        if key not in self._lacking:
+            statuses = enumerate(self.statuses(use))
+            self._lacking[key] = tuple(number for number, status in statuses if status.missing)
         first_choices = [self.statuses(other) for other in use.instead_of]
         return [
             number
-            for number, status in enumerate(self.statuses(use))
-            if status.missing
-            and (use.live is None or number in use.live)
+            for number in self._lacking[key]
+            if (use.live is None or number in use.live)
             and (not first_choices or any(choice[number].missing for choice in first_choices))
         ]
 

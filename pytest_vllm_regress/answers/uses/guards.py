@@ -12,7 +12,7 @@ from operator import eq, ge, gt, le, lt, ne
 from packaging.version import Version
 
 from ...util.versions import version_of
-from ..api_history.definitions import inner_statements, last_name, text_of
+from ..api_history.definitions import inner_statements, last_name, text_of, walk
 
 Releases = frozenset[int]
 Branches = tuple[Releases, Releases]
@@ -88,7 +88,7 @@ class VersionTests:
             is_object = isinstance(value, (ast.Call, ast.Attribute))
             self.kept[name] = KeptTest(
                 outcome if outcome != self._any else None,
-                probed_names(value) if any(map(_is_probe, ast.walk(value))) else frozenset(),
+                probed_names(value) if any(map(_is_probe, walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
 
@@ -107,7 +107,7 @@ class VersionTests:
 
     def probed(self, test: ast.expr) -> frozenset[str]:
         """Return the names for which a test asks, also one that the code keeps in a name."""
-        names = (node.id for node in ast.walk(test) if isinstance(node, ast.Name))
+        names = (node.id for node in walk(test) if isinstance(node, ast.Name))
         kept = (self.kept[name].probed for name in names if name in self.kept)
         return probed_names(test).union(*kept)
 
@@ -154,7 +154,7 @@ class VersionTests:
 
     def _signature(self, node: ast.expr, names: Names) -> Paths:
         """Return of what an expression has the signature; nothing if it has none."""
-        for part in ast.walk(node):
+        for part in walk(node):
             match part:
                 case ast.Name(name) if (kept := self.kept.get(name)) and kept.signature:
                     return kept.signature
@@ -266,7 +266,7 @@ def returns_version_of_argument(function: ast.FunctionDef | ast.AsyncFunctionDef
         and _READS_VERSION.search(last_name(node.func)) is not None
         and any(isinstance(a, ast.Name) and a.id in parameters for a in node.args[:1])
         for value in returned(function)
-        for node in ast.walk(value)
+        for node in walk(value)
     )
 
 
@@ -289,7 +289,7 @@ def _is_probe(node: ast.AST) -> bool:
 def probed_names(test: ast.expr) -> frozenset[str]:
     """Return the names for which a test asks: by ``hasattr``, ``in``, or ``find_spec``."""
     asked: list[ast.expr] = []
-    for node in ast.walk(test):
+    for node in walk(test):
         match node:
             case ast.Call(_, arguments):
                 asked += arguments

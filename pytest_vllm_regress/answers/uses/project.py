@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from ...errors import UsageError
 from ...util.documents import parse_json, parse_toml
-from ...util.files import MAX_DEPTH, read_below
+from ...util.files import MAX_DEPTH, read_below, why_missing
 from ...util.versions import requirement_of, specifiers_of, version_of
 from ..api_history.definitions import absolute, is_class, module_name
 from ..api_history.store import History, intervals
@@ -186,7 +186,7 @@ def read_project(path: Path, history: History) -> Project:
     """
     if not os.path.lexists(path):
         raise UsageError(
-            f"{path}: no such file or directory. Give the directory of a project, or one of its files"
+            f"{path}: {why_missing(path)}. Give the directory of a project, or one of its files"
         )
     folder, names = (path, _files(path)) if path.is_dir() else (path.parent, iter([path.name]))
     reader = ProjectReader(history)
@@ -275,7 +275,7 @@ class ProjectReader:
             declared += [
                 Declared(finding.specifier, Place(name, finding.line), local=True)
                 for finding in findings
-                if isinstance(finding, Pin)
+                if isinstance(finding, Pin) and finding.specifier
             ]
         self._declared |= dict.fromkeys(declared)
         if len(self._declared) > MAX_DECLARED:

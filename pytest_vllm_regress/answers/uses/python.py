@@ -9,14 +9,17 @@ import ast
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..api_history.definitions import (
     Signature,
+    children,
     inner_statements,
     is_type_checking,
     last_name,
     parameters_of,
     text_of,
+    walk,
 )
 from .guards import (
     DISTRIBUTION,
@@ -117,16 +120,20 @@ def makes_module(node: ast.AST) -> bool:
     )
 
 
-def leaves_names_undefined(node: ast.Try | ast.TryStar, tree: ast.AST) -> bool:
-    """Return whether the handlers ignore that an import failed although the file needs one of its
-    names elsewhere."""
+def only_passes(node: ast.Try | ast.TryStar) -> bool:
     handled = [statement for handler in node.handlers for statement in handler.body]
-    if not all(isinstance(statement, ast.Pass) for statement in handled):
-        return False
+    return all(isinstance(statement, ast.Pass) for statement in handled)
+
+
+def leaves_names_undefined(
+    node: ast.Try | ast.TryStar, names: tuple[Counter[str], Counter[str]]
+) -> bool:
+    """Return whether the file needs one of the names elsewhere whose import may fail. ``names``: of
+    the file, see ``names_of``."""
     imports = [entry for entry in node.body if isinstance(entry, (ast.Import, ast.ImportFrom))]
     imported = {_bound(alias) for statement in imports for alias in statement.names}
-    bound, loaded = _names(tree)
-    inside = sum((_names(statement)[1] for statement in node.body), Counter())
+    bound, loaded = names
+    inside = sum((names_of(statement)[1] for statement in node.body), Counter())
     return any(bound[name] == 1 and loaded[name] > inside[name] for name in imported)
 
 
@@ -134,10 +141,10 @@ def _bound(alias: ast.alias) -> str:
     return alias.asname or alias.name.partition(".")[0]
 
 
-def _names(tree: ast.AST) -> tuple[Counter[str], Counter[str]]:
+def names_of(tree: ast.AST) -> tuple[Counter[str], Counter[str]]:
     """Return how often each name is bound, and how often it is read."""
     bound, loaded = Counter[str](), Counter[str]()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.alias():
                 bound[_bound(node)] += 1
@@ -231,6 +238,7 @@ class PythonReader:
         self._names: Names = {}
         self._keys: dict[str, Keys] = {}
         self._uses: list[Use] = []
+        self._names_in_module: tuple[Counter[str], Counter[str]] | None = None
         self.functions: dict[str, ChosenFunction] = {}
         """Functions of the module, with the releases for which it mentions them."""
         self.imports: list[Import] = []
@@ -254,9 +262,12 @@ class PythonReader:
         self.functions = {
             node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)
         }
-        nodes = list(ast.walk(tree))
-        module = _Module(tree, cell, len(nodes), any(map(makes_module, nodes)))
-        del nodes
+        size, fakes = 0, False
+        for node in walk(tree):
+            size += 1
+            fakes = fakes or makes_module(node)
+        module = _Module(tree, cell, size, fakes)
+        self._names_in_module = None
         self._block(tree.body, _Scope(module, self._names, self._keys, self._tests.all))
         return self._uses
 
@@ -356,8 +367,10 @@ class PythonReader:
                 caught |= kinds_caught(handler)
         if caught and isinstance(node.handlers[0].body[0], ast.Pass):
             self._spend(scope.module.size)
-        if caught & {"module", "name"} and leaves_names_undefined(node, scope.module.tree):
-            caught -= {"module", "name"}
+        if caught & {"module", "name"} and only_passes(node):
+            self._names_in_module = self._names_in_module or names_of(scope.module.tree)
+            if leaves_names_undefined(node, self._names_in_module):
+                caught -= {"module", "name"}
         first = len(self._uses)
         always = scope.always and not node.handlers
         self._block(node.body, replace(scope, caught=scope.caught | caught, always=always))
@@ -416,9 +429,7 @@ class PythonReader:
             self._expression(expression, scope)
         bases = [path for base in node.bases for path in _resolve(base, scope)]
         own: Names = {"": tuple(f"{path}()" for path in bases)} if bases else {}
-        nested = replace(
-            self._nested(scope), own_keys={}, within=(*scope.within, node), always=scope.always
-        )
+        nested = self._nested(scope, own_keys={}, within=(*scope.within, node), always=scope.always)
         if not scope.dry:  # first learn what the methods assign to their instance
             self._block(node.body, replace(nested, names=dict(scope.names), own=own, dry=True))
         methods = [method for method in node.body if isinstance(method, Function)]
@@ -442,7 +453,7 @@ class PythonReader:
         defaults = (*arguments.defaults, *filter(None, arguments.kw_defaults))
         for expression in (*node.decorator_list, *defaults):
             self._expression(expression, scope)
-        inner = replace(self._nested(scope), caught=frozenset(), within=(*scope.within, node))
+        inner = self._nested(scope, caught=frozenset(), within=(*scope.within, node))
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             _bind(argument.arg, _annotated(argument.annotation, scope), inner)
         self._block(node.body, inner)
@@ -471,11 +482,11 @@ class PythonReader:
         elif len(values) == 1:
             self._tests.keep(name, values[0], inner.names)
 
-    def _nested(self, scope: _Scope) -> _Scope:
+    def _nested(self, scope: _Scope, **changes: Any) -> _Scope:
         """Return the scope of a function or class in ``scope``: it sees the names, and binds its own."""
         self._spend(len(scope.names) + len(scope.keys))
         names, keys = dict(scope.names), dict(scope.keys)
-        return replace(scope, names=names, keys=keys, always=False)
+        return replace(scope, **{"names": names, "keys": keys, "always": False, **changes})
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, scope: _Scope) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -569,7 +580,7 @@ class PythonReader:
                 case ast.Name() | ast.Constant():
                     pass
                 case _:
-                    todo.extend([(child, where) for child in _children(node)])
+                    todo.extend([(child, where) for child in children(node)])
 
     def _change_keys(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``kwargs.update(...)``, ``kwargs.setdefault(...)`` and ``kwargs.pop(...)``."""
@@ -619,7 +630,7 @@ class PythonReader:
                 keywords[word.arg] = word.value.lineno, scope.live
         place = self._place(node, scope)
         for name, (line, where) in keywords.items():
-            at = replace(place, line=line)
+            at = place if line == place.line else replace(place, line=line)
             use = Use("keyword", paths, at, name, live=scope.live & where)
             self._use(use, "argument", scope)
         starred = sum(isinstance(argument, ast.Starred) for argument in node.args)
@@ -664,29 +675,18 @@ class PythonReader:
             or last in scope.probed
             or (use.kind == "name" and not scope.probed.isdisjoint(use.targets))
         )
-        self._record([replace(use, instead_of=scope.instead_of, guarded=guarded)], scope)
+        if guarded or scope.instead_of:
+            use = replace(use, instead_of=scope.instead_of, guarded=guarded)
+        self._record([use], scope)
 
     def _record(self, uses: Iterable[Use], scope: _Scope) -> None:
         for use in uses if not scope.dry else ():
             live = scope.live if use.live is None else use.live
             restricted = live if live != self._tests.all else None
-            self._uses.append(replace(use, live=restricted))
+            self._uses.append(use if use.live == restricted else replace(use, live=restricted))
 
     def _place(self, node: ast.AST, scope: _Scope) -> Place:
         return Place(self._file, getattr(node, "lineno", 1), scope.module.cell)
-
-
-def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes directly below one. ``ast.iter_child_nodes`` takes twice as long, which is a
-    fifth of the time for a project."""
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if isinstance(value, list):
-            for item in value:
-                if isinstance(item, ast.AST):
-                    yield item
-        elif isinstance(value, ast.AST) and name != "ctx":
-            yield value
 
 
 def _for(scope: _Scope, releases: Releases) -> _Scope:
@@ -715,7 +715,7 @@ def _bind(name: str, paths: Paths, scope: _Scope) -> None:
 
 
 def _unbind(target: ast.expr, scope: _Scope) -> None:
-    for node in ast.walk(target):
+    for node in walk(target):
         if isinstance(node, ast.Name):
             scope.names.pop(node.id, None)
 

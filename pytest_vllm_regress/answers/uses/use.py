@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ..api_history.definitions import Signature
 
@@ -104,11 +106,12 @@ class Use:
     @property
     def part(self) -> str:
         """The part of the project that it belongs to."""
-        if self.other_image:
-            return OTHER_IMAGE
-        if _TESTS.search(self.place.file):
-            return TESTS
-        return EXAMPLES if _EXAMPLES.search(self.place.file) else CODE
+        return OTHER_IMAGE if self.other_image else _part_of(self.place.file)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for uses of the same thing, wherever they are."""
+        return self.kind, self.targets, self.detail, self.call, self.override, self.roots
 
     @property
     def bare(self) -> Use:
@@ -130,6 +133,13 @@ class Use:
             "parser": f"{target} {self.detail}",
         }
         return shapes.get(self.kind, target)
+
+
+@cache
+def _part_of(file: str) -> str:
+    if _TESTS.search(file):
+        return TESTS
+    return EXAMPLES if _EXAMPLES.search(file) else CODE
 
 
 @dataclass(frozen=True)

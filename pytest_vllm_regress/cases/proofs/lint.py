@@ -7,9 +7,12 @@ import functools
 from collections.abc import Iterable, Iterator
 
 from ...errors import Part
+from ...util.files import peek
 from ...util.paths import DATA
 from ...util.patterns import search
 from ..model import Case
+from ..results import TestResult
+from ..verdict import Verdict
 from .impostors import UNRELATED_MESSAGE, sample_match
 from .proof import AFFECTED, Proof
 
@@ -21,6 +24,7 @@ UNRELATED_TEXTS = (
 )
 """Texts without a documented failure: an empty one, a letter, the message of an invalid request, a
 line of a normal log."""
+_MAX_README = 1024 * 1024
 SOUND_LOGS = DATA / "sound"
 """Logs of working servers and their stacks while idle, by environment and part; written by
 tools/sound_logs.py."""
@@ -36,6 +40,8 @@ def lint_case(case: Case, cases: Iterable[Case]) -> list[str]:
     environments = (*case.evidence.affected, *case.evidence.fixed)
     return [
         *(f"{case.path}: symptom.pattern {line}" for line in _unwanted_matches(case, cases)),
+        *(f"{case.path}: symptom.log {line}" for line in _unwanted_in_logs(case)),
+        *(f"{case.directory}: {line}" for line in filter(None, (readme_problem(case),))),
         *(
             f"{case.path}: evidence: {line}"
             for name in environments
@@ -54,6 +60,35 @@ def pattern_problem(case: Case) -> str:
     if match is None:
         return ""
     return f"matches {match!r}, which is not this failure. Use words that only this failure prints"
+
+
+def readme_problem(case: Case) -> str:
+    """Return which sentences of the scaffold its author has not replaced; empty if none is left."""
+    readme = peek(case.directory / "README.md", _MAX_README)
+    left = [sentence for sentence in _placeholders() if sentence in " ".join(readme.split())]
+    return f"README.md still says {left[0]!r}: write it in your own words" if left else ""
+
+
+@functools.cache
+def _placeholders() -> tuple[str, ...]:
+    """Return the sentences of the scaffold's README that say what to write."""
+    text = (DATA / "texts" / "readme.md.txt").read_text(encoding="utf-8")
+    parts = [part for part in text.split("\n\n") if part.startswith("**") and "{{" not in part]
+    return tuple(" ".join(part.split("**", 2)[2].split()) for part in parts)
+
+
+def log_problems(case: Case, results: Iterable[TestResult]) -> list[str]:
+    """Return why nobody knows that the failure prints the text of ``[symptom.log]``: no result that
+    shows the failure has it, and no report is named."""
+    if case.log is None or case.log.seen:
+        return []
+    shown = [result for result in results if result.verdict is Verdict.REPRODUCED]
+    if any(result.observation and case.log.is_in(result.observation) for result in shown):
+        return []
+    return [
+        f"{case.path}: symptom.log: no affected environment printed it; correct the pattern, or "
+        "name the report that has the text: seen = ..."
+    ]
 
 
 def range_contradictions(case: Case, proof: Proof) -> list[str]:
@@ -108,6 +143,16 @@ def _unwanted_matches(case: Case, cases: Iterable[Case]) -> Iterator[str]:
             and search(case.symptom.pattern, text) is not None
         ):
             yield f"also matches the failure of {other.id} ({text!r}): one could be mistaken for the other"
+
+
+def _unwanted_in_logs(case: Case) -> Iterator[str]:
+    """Yield what the text of ``[symptom.log]`` matches beside the failure."""
+    if case.log is None:
+        return
+    texts = (*UNRELATED_TEXTS, *(text for _, _, text in _sound_logs()))
+    for text in texts:
+        if (span := search(case.log.pattern, text)) is not None:
+            yield f"matches a normal log ({text[slice(*span)][:200]!r}). Use words that only this failure prints"
 
 
 def _parts(case: Case) -> frozenset[Part]:

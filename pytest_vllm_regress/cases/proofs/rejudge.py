@@ -120,8 +120,11 @@ def _trimmed(case: Case, result: TestResult) -> TestResult:
 
 
 def _cut(case: Case, text: Masked) -> Masked:
-    """Truncate a text: keep the lines around the documented failure, or else its beginning and end."""
-    span = search(case.symptom.pattern, text) if len(text) > KEPT_PART else None
+    """Truncate a text: keep the lines around the documented failure, or else around what the log
+    says of it, or else its beginning and end."""
+    wanted = [case.symptom.pattern, *([case.log.pattern] if case.log else ())]
+    spans = (search(pattern, text) for pattern in wanted if len(text) > KEPT_PART)
+    span = next(filter(None, spans), None)
     if span is None:
         return truncate_middle(text, KEPT_PART)
     start = text.rfind("\n", 0, max(0, span[0] - _BEFORE)) + 1

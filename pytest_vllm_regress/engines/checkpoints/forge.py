@@ -29,6 +29,7 @@ MAX_CONFIG = 4 * 1024 * 1024
 
 _WEIGHTS = "model.safetensors"
 _SEED = 0
+POSITIONS, LONG_POSITIONS = 4096, 32768
 _RECIPE = 2  # increase it when the values of the weights change; all other content is hashed itself
 
 
@@ -77,19 +78,25 @@ def architectures_of(model: str) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
-def ensure_checkpoint(kind: str, root: Path, *, head: int = 32) -> Path:
+def positions_for(max_model_len: int) -> int:
+    """Return how many positions a forged model needs: 4096, which all tests share, or 32768."""
+    return POSITIONS if max_model_len <= POSITIONS else LONG_POSITIONS
+
+
+def ensure_checkpoint(kind: str, root: Path, *, head: int = 32, positions: int = POSITIONS) -> Path:
     """Return the absolute path of the checkpoint of ``kind`` below ``root``. It is written if it is
     missing or incomplete.
 
     Its name contains a hash of its configuration, tokenizer, weight shapes and ``_RECIPE``,
     so a changed forge never uses an old checkpoint. A change of weight values alone needs a new
     ``_RECIPE``. Several processes may call this at once.
-    ``head`` (32 or 64) is the width of an attention head. Writing one takes about 2 MB and 0.1 s.
+    ``head`` (32 or 64) is the width of an attention head, ``positions`` the length of the longest
+    text. Writing one takes about 2 MB and 0.1 s.
 
     Raises ``UsageError`` for an unknown kind, or a folder that cannot be written.
     """
     tokenizer = tokenizer_of(kind)
-    documents = _documents(kind, tokenizer, head)
+    documents = _documents(kind, tokenizer, head, positions)
     files = {name: json_bytes(content) for name, content in documents.items()}
     files |= tokenizer.files
     drawn = dict(weights(kind, _sizes(tokenizer, head)))
@@ -114,7 +121,7 @@ def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
     """
     tokenizer = tokenizers.byte_level(markers=markers)
     files = {name: tokenizer.files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
-    files["config.json"] = json_bytes(_documents("text", tokenizer, 32)["config.json"])
+    files["config.json"] = json_bytes(_documents("text", tokenizer, 32, POSITIONS)["config.json"])
     folder = (
         root.absolute()
         / f"tokenizer-{hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
@@ -122,9 +129,9 @@ def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
     return ensure_files(folder, files)
 
 
-def _documents(kind: str, tokenizer: Tokenizer, head: int) -> dict[str, Any]:
+def _documents(kind: str, tokenizer: Tokenizer, head: int, positions: int) -> dict[str, Any]:
     """Return the JSON documents of a checkpoint by file name."""
-    values = {**_sizes(tokenizer, head), **tokenizer.values, "none": None}
+    values = {**_sizes(tokenizer, head), **tokenizer.values, "none": None, "positions": positions}
     for end in ("begin", "end", "pad"):
         values[end] = tokenizer.ids[getattr(tokenizer, end)]
     values["text"] = filled(family("text", "config"), values, tokenizer.ids)

@@ -330,7 +330,7 @@ class SoundRequests(Transport):
         self.scripts.admit(options)
         if not stream:
             response = self._exchange(
-                lambda: self.client.post(path, timeout=None, **form),
+                lambda: self._send("POST", path, **form),
                 self._deadline("request", timeout),
             )
             self._check_supported(path, response)

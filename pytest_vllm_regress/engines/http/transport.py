@@ -15,16 +15,21 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, Unpack
 
 import httpx
 
 from ...errors import PortTaken, Unsupported
 from ...util.deadline import Deadline
 from ...util.masking import Masked, mask_log
+from ..inputs.formats import CallFormat
+from ..inputs.script_rules import Answers, ScriptBook, ScriptRule
 from ..ports import HOST, PortLease
+from ..processes.child import Loan
 from ..processes.early_exit import Wait
-from ..running import Launch, Running
+from ..running import Launch, Running, SchemaFilter
+from .faults import Fault, FaultFields
+from .gateway import Gateway
 from .health import (
     DEAD,
     HEALTH_TIMEOUT_S,
@@ -98,8 +103,9 @@ class BackgroundCall(Generic[T]):
 class Transport(Running):
     """Base of all requests over HTTP.
 
-    ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers. ``plan``: how
-    the target started the server.
+    ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers; its
+    requests, to ``root_url``, go to the server itself, past scripts and faults. ``plan``: how the
+    target started the server.
     """
 
     front = "serve"
@@ -120,19 +126,25 @@ class Transport(Running):
         self.model_path = Path(str(launch.request.get("model_path", "")))
         # The package without which vLLM reads no sound files; empty if it can read them.
         self.sound_needs = str(plan.get("sound_needs", ""))
+        self._call_format = CallFormat(
+            str(plan.get("tool_parser") or ""), bool(plan.get("reads_every_call"))
+        )
         self._port = port
+        self._gateway: Gateway | None = None
         self.root_url = f"http://{HOST}:{port.number}"
         self.listener = OwnListener(port.number, lambda: self.child.processes())
         # One connection per request: uvicorn closes a connection after a broken handler's status
         # 500, and the next request on it would fail.
         limits = httpx.Limits(max_keepalive_connections=0)
-        self.client = httpx.Client(**self._addressed(self.listener.guard), limits=limits)
+        self.client = httpx.Client(
+            **self._addressed(self.listener.guard, self.root_url), limits=limits
+        )
 
-    def _addressed(self, guard: Callable[..., Any]) -> dict[str, Any]:
-        """Return what every client has: the server's address and key, and a ``guard`` of its
+    def _addressed(self, guard: Callable[..., Any], url: str) -> dict[str, Any]:
+        """Return what every client has: an address, the server's key, and a ``guard`` of its
         connections. Proxies of the user's environment are left out."""
         return {
-            "base_url": self.root_url,
+            "base_url": url,
             "headers": {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
             "trust_env": False,
             "event_hooks": {"request": [guard]},
@@ -143,25 +155,101 @@ class Transport(Running):
         """Send the requests of the block through ``transport`` instead of straight to the server."""
         direct = self.client
         with httpx.Client(
-            **self._addressed(self.listener.guard), transport=transport
+            **self._addressed(self.listener.guard, self.root_url), transport=transport
         ) as self.client:
             yield
         self.client = direct
 
+    def open_gateway(self, address: tuple[str, int] = (HOST, 0)) -> Gateway:
+        """Return the proxy between clients and the server, which is started on first use.
+
+        ``address``: where it listens; port 0 takes a free one.
+        """
+        if self._gateway is None:
+            book = ScriptBook(self.scripts, self._call_format)
+            gateway = Gateway(self.root_url, self.listener.guard_async, book, address)
+            self._gateway = gateway.start()
+        return self._gateway
+
+    @property
+    def url(self) -> str:
+        """The address for clients, which scripts and faults concern."""
+        return self.open_gateway().url
+
     @property
     def base_url(self) -> str:
-        """The OpenAI-compatible base URL."""
-        return self.root_url + "/v1"
+        """The OpenAI-compatible base URL, below ``url``."""
+        return self.url + "/v1"
+
+    def script(self, answers: Answers) -> ScriptRule:
+        """Say what the model answers to requests of any client at ``url``, whose prompts stay as
+        they are.
+
+        A list has the next answers in order; an answer whose request failed goes to the next
+        request. ``{text: [answers]}`` has those of each turn of a conversation that contains
+        ``text``, so that retries and concurrent conversations get theirs. A function gets each
+        request (``ClientRequest``). An answer is a text, a ``Script``, a tuple of them for the
+        choices of ``n``, or None for what the model likes to say.
+
+        They count until the end of the test, or as ``with server.script(...)`` until the end of the
+        block, at which ``ScriptError`` is raised if one could not be followed. Raises
+        ``Unsupported`` if this engine cannot follow scripts.
+        """
+        return self.open_gateway().book.add(answers)
+
+    def fail(self, *, times: int = 1, path: str = "", **fault: Unpack[FaultFields]) -> Fault:
+        """Inject a fault into the next ``times`` requests at ``url`` whose address contains
+        ``path``: ``status`` with ``retry_after``, ``delay_first_token``, ``stall_after``,
+        ``drop_after`` and ``malformed_after`` a number of events of the stream,
+        ``bytes_per_second``, ``refuse`` connections for some seconds.
+
+        The server stays untouched. The test's log says what was injected. Faults count as long as
+        scripts do.
+        """
+        return self.open_gateway().fail(Fault.create(times=times, path=path, **fault))
+
+    @contextmanager
+    def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
+        with super().lend(loan, schemas):
+            try:
+                yield
+            finally:
+                self.forget_scripts()
+
+    def forget_scripts(self) -> None:
+        """Forget the answers and faults of a test."""
+        if self._gateway is not None:
+            self._gateway.clear()
+
+    @property
+    def _is_steered(self) -> bool:
+        """Whether scripts or faults concern the next request."""
+        return self._gateway is not None and self._gateway.is_used
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        with self._sender() as client:
+            return client.request(method, path, timeout=None, **request)
+
+    @contextmanager
+    def _sender(self) -> Iterator[httpx.Client]:
+        """Provide the client for a request of a test."""
+        if not self._is_steered:
+            yield self.client
+            return
+        with httpx.Client(**self._addressed(self.listener.guard, self.url)) as client:
+            yield client
 
     def async_client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
         """Return a new client for asynchronous code: ``async with server.async_client() as
-        client``. It belongs to the event loop that uses it.
+        client``. It belongs to the event loop that uses it. Scripts and faults concern it if there
+        was one before.
 
         ``timeout`` in seconds for each request (default: that of the request phase). Its requests
         have no dossiers.
         """
         seconds = self._deadline("request", timeout).allowed_s
-        return httpx.AsyncClient(**self._addressed(self.listener.guard_async), timeout=seconds)
+        url = self.root_url if self._gateway is None else self.url
+        return httpx.AsyncClient(**self._addressed(self.listener.guard_async, url), timeout=seconds)
 
     def post(
         self,
@@ -181,15 +269,13 @@ class Transport(Running):
         filtered = self.schemas.apply(body)
         headers = {} if rank is None else {RANK_HEADER: str(rank)}
         return self._exchange(
-            lambda: self.client.post(path, json=filtered, headers=headers, timeout=None),
+            lambda: self._send("POST", path, json=filtered, headers=headers),
             self._deadline("request", timeout),
         )
 
     def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
         """GET, with errors as in ``post``."""
-        return self._exchange(
-            lambda: self.client.get(path, timeout=None), self._deadline("request", timeout)
-        )
+        return self._exchange(lambda: self._send("GET", path), self._deadline("request", timeout))
 
     def metrics(self, *, timeout: float | None = None) -> Metrics:
         """Return the server's metrics, from /metrics. Errors as in ``chat``."""
@@ -237,7 +323,9 @@ class Transport(Running):
 
         async def send() -> list[httpx.Response]:
             async with httpx.AsyncClient(
-                **self._addressed(self.listener.guard_async),
+                **self._addressed(
+                    self.listener.guard_async, self.url if self._is_steered else self.root_url
+                ),
                 timeout=None,
                 limits=httpx.Limits(max_connections=None),
             ) as client:
@@ -306,7 +394,10 @@ class Transport(Running):
         """
 
         def read() -> tuple[httpx.Response, list[str]]:
-            with self.client.stream("POST", path, timeout=None, **request) as response:
+            with (
+                self._sender() as client,
+                client.stream("POST", path, timeout=None, **request) as response,
+            ):
                 if response.is_error:
                     response.read()
                     return response, []

@@ -1,7 +1,8 @@
 """Scripted answers: how the model says a script, what a test makes the simulated model generate, and
 whether the model could follow the script.
 
-The script is part of the prompt (``target_site/.../script_format.py`` has its format). The simulated
+The script is part of the prompt, or the id of a client's request names it
+(``target_site/.../script_format.py`` has its format). The simulated
 worker finds it there and gives the script's tokens by far the largest logits
 (``sim/scripted_logits.py``); sampling stays vLLM's own. If another token is generated, because a
 grammar forbids the wanted one or a sampling parameter moved the choice, or if the prompt was cut,
@@ -19,11 +20,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import ScriptError, Unsupported, UsageError
 from ...target_site.vllm_regress_target.script_format import (
     END,
+    FOLDER_SUFFIX,
     NOTES_VARIABLE,
     START,
     ScriptedAnswer,
@@ -34,6 +36,8 @@ from ...target_site.vllm_regress_target.script_format import (
 from ...target_site.vllm_regress_target.vocabularies import TEKKEN, TOKENIZER
 from ...util.files import read_bounded
 from ..checkpoints.tokenizers import added_tokens, tokens
+from .client_request import ToolChoice
+from .formats import FunctionCall
 
 NO_SCRIPTED_BEAMS = (
     "beam_search: a script cannot be followed, because each beam is sent as a new prompt"
@@ -43,12 +47,18 @@ _MAX_TOKENIZER = 256 * 1024 * 1024
 _MAX_READ = 1 << 16  # bytes of notes
 
 
+class CallWriter(Protocol):
+    """Writes calls of tools as the model of one server must write them."""
+
+    def __call__(self, calls: Sequence[FunctionCall], choice: ToolChoice) -> str: ...
+
+
 @dataclass(frozen=True)
 class Script:
     """The simulated model's answer to one prompt. Everything around the model is stock vLLM.
 
-    Make one with ``text``, ``raw``, ``tokens`` or ``either``, join them with ``then``, and put it
-    into a prompt with ``prompt``.
+    Make one with ``text``, ``raw``, ``tokens``, ``either`` or ``tool_call``, join them with
+    ``then``, and give it to ``Server.script``, or put it into a prompt with ``prompt``.
     ``end``: the end token follows. With ``end=False`` the script repeats until something else ends
     the answer (max_tokens, a stop string). After the end of a script the model generates the end
     token only.
@@ -56,6 +66,8 @@ class Script:
 
     steps: tuple[Step, ...] = ()
     end: bool = True
+    calls: tuple[FunctionCall, ...] = ()
+    choice: ToolChoice | None = None
 
     @classmethod
     def text(cls, text: str, *, end: bool = True) -> Script:
@@ -94,10 +106,36 @@ class Script:
             )
         return cls((tuple((_single(token), float(share)) for token, share in shares.items()),), end)
 
+    @classmethod
+    def tool_call(
+        cls, name: str, arguments: Mapping[str, Any], *, choice: ToolChoice | None = None
+    ) -> Script:
+        """Call a tool, in the text that the server's tool parser reads.
+
+        A server whose release takes plain JSON where a call is required, or a function named, gets
+        that. ``choice`` replaces the ``tool_choice`` of the request. Calls are joined by ``then``;
+        after them nothing else may be said. Only ``Server.script`` can tell parser and release, so
+        ``prompt`` raises ``UsageError``.
+        """
+        return cls(calls=(FunctionCall(name, dict(arguments)),), choice=choice)
+
     def then(self, more: Script | str) -> Script:
         """Return this script followed by ``more``, which also determines how the whole script ends."""
         more = Script.text(more) if isinstance(more, str) else more
-        return Script(self.steps + more.steps, more.end)
+        if self.calls and more.steps:
+            raise UsageError("Script: only a further tool call may follow a tool call")
+        choice = self.choice if more.choice is None else more.choice
+        return Script(self.steps + more.steps, more.end, self.calls + more.calls, choice)
+
+    def answer(self, choice: ToolChoice, write: CallWriter) -> ScriptedAnswer:
+        """Return the script for a request with this ``tool_choice``, with its calls as ``write``
+        writes them."""
+        steps = self.steps
+        if self.calls:
+            steps += Script.text(write(self.calls, self.choice or choice)).steps
+        if not (self.end or steps):
+            raise UsageError("a script that never ends must not be empty")
+        return ScriptedAnswer(steps, self.end)
 
     def prompt(self, text: str = "", *further: Script) -> str:
         """Return a prompt, or the content of a message, that begins with ``text`` and makes the
@@ -107,10 +145,15 @@ class Script:
         choices are equal. The last script of a prompt or conversation counts. In the prompt it
         takes about as many tokens as it generates.
         """
-        if not (self.end or self.steps):
-            raise UsageError("a script that never ends must not be empty")
-        answers = (ScriptedAnswer(script.steps, script.end) for script in (self, *further))
+        answers = (script.answer("auto", _in_no_prompt) for script in (self, *further))
         return f"{text}{START}{encode(answers)}{END}"
+
+
+def _in_no_prompt(calls: Sequence[FunctionCall], choice: ToolChoice) -> str:
+    raise UsageError(
+        f"Script.tool_call({calls[0].name!r}) in a prompt: how the model writes a call depends on the "
+        "server: use server.script"
+    )
 
 
 class ScriptWatch:
@@ -143,9 +186,25 @@ class ScriptWatch:
         """Environment variables of the engine's processes."""
         return {NOTES_VARIABLE: str(self._notes)}
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the scripts that ids of requests name."""
+        return self._notes.with_name(self._notes.name + FOLDER_SUFFIX)
+
+    def note(self, request: str, problem: str) -> None:
+        """Note that a request could not follow its script, as a worker does."""
+        line = json.dumps({"request": request, "problem": problem})
+        with self._notes.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
     def admit(self, request: object) -> None:
         """Raise ``Unsupported`` if ``request`` contains a script that this engine cannot follow."""
-        if self._refusal and holds_script(request):
+        if holds_script(request):
+            self.admit_scripts()
+
+    def admit_scripts(self) -> None:
+        """Raise ``Unsupported`` if this engine cannot follow scripts."""
+        if self._refusal:
             needs = "the simulated device and a forged checkpoint"
             raise Unsupported(self._refusal, needs=needs, device=self._device)
 
@@ -185,10 +244,14 @@ def _describe(facts: dict[str, Any]) -> str:
     if "problem" in facts:
         return f"{head}: {facts['problem']}"
     why = {
-        "masked": "its grammar, or something else that masks tokens, forbids it there",
+        "masked": f"its grammar, or something else that masks tokens, allows only {_allowed(facts)} there",
         "sampled": "the sampling parameters made another token likelier: penalties, a bias, a list of allowed tokens, a high temperature",
     }[facts["why"]]
     return f"{head}: at token {facts['position']}, after {facts['said']!r}, wanted {facts['wanted']!r}, got {facts['got']!r}: {why}"
+
+
+def _allowed(facts: Mapping[str, Any]) -> str:
+    return " ".join(repr(text) if text != "..." else text for text in facts["allowed"]) or "nothing"
 
 
 def _tokens(text: str) -> Iterator[Token]:

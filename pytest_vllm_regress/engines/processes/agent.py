@@ -36,6 +36,8 @@ from .early_exit import Wait
 from .failures import ChildFacts, ChildFailures
 from .logs import LogWindow
 
+_END_S = 3.0
+"""Seconds for the agent to end by itself when its channel is closed."""
 _NANNIES_S = 10.0
 """Seconds for the nannies of its children when the agent has ended."""
 KEPT_LOGS = 100
@@ -292,11 +294,13 @@ class Agent:
             return
         for child, _ in self._children:  # those not stopped yet
             child.kill()
+        seconds = 0.0
         if self._channel is not None:
             self._channel.socket.close()
-        if (
-            self._wait_for_end(3.0) is None
-        ):  # once it is reaped, its pid may belong to another process
+            # One that is at work, perhaps importing vLLM, would read that only afterwards.
+            seconds = 0.0 if self._channel.interrupted else _END_S
+        # Once it is reaped, its pid may belong to another process.
+        if self._wait_for_end(seconds) is None:
             below = process_tree.descendants(self._process.pid)
             self._process.kill()
             self._process.wait()

@@ -26,8 +26,8 @@ from .failures import RemoteFailure
 class Channel:
     """The controller's end of the socket to one process. Not shared between threads.
 
-    ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is
-    still owed.
+    ``interrupted``: a KeyboardInterrupt came while a request was sent or under way, so that its
+    reply may still be owed.
     """
 
     def __init__(self, socket: FrameSocket) -> None:
@@ -47,12 +47,13 @@ class Channel:
         Raises what the peer of the wait makes of a failed, missing or broken reply.
         """
         try:
-            self.post(frame, wait.deadline)
-        except FrameTimeout:
-            raise wait.peer.hung(wait.deadline, "the child does not read its requests") from None
-        except PeerClosed:
-            raise wait.peer.died(wait.deadline, "it closed its channel") from None
-        try:
+            try:
+                self.post(frame, wait.deadline)
+            except FrameTimeout:
+                why = "the child does not read its requests"
+                raise wait.peer.hung(wait.deadline, why) from None
+            except PeerClosed:
+                raise wait.peer.died(wait.deadline, "it closed its channel") from None
             return self._reply(wait)
         except KeyboardInterrupt:
             self.interrupted = True

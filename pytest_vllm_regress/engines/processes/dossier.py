@@ -8,6 +8,7 @@ because py-spy needs too long for them in a process that has loaded torch.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from . import process_tree
 from .logs import log_tail, ray_logs
 from .waits import Waits
 
+MAX_REASON = 300
+_PREFIX = re.compile(r"\s*(?:Error|\d+): ")
 STACKS_S = 1.8  # for all stacks together: with the grace period of TERM, all processes have ended 3 s after the deadline
 MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
@@ -168,10 +171,15 @@ def _stack(process: psutil.Process, until: float) -> str:
             return f"(no stack: py-spy gave none within {remaining_s:.1f} s)"
         out, errors = spy.communicate()  # it ended while this process did not run
     if spy.returncode:
-        return (
-            f"(no stack: {errors.strip().splitlines()[-1] if errors.strip() else 'py-spy failed'})"
-        )
+        return f"(no stack: {_reason(errors) or 'py-spy failed'})"
     return out.strip()[:MAX_STACK_CHARS]
+
+
+def _reason(errors: str) -> str:
+    """Return the error and its causes that py-spy printed, without its own stack."""
+    message = errors.partition("Stack backtrace:")[0].replace("Caused by:", "")
+    lines = (_PREFIX.sub("", line).strip() for line in message.splitlines())
+    return "; ".join(dict.fromkeys(filter(None, lines)))[:MAX_REASON]
 
 
 def _headline(process: psutil.Process, state: str | None) -> str:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from ...engines.inputs.formats import Format, Meaning, formats_of
 from ...errors import ChildError, UsageError
 from ...util.codec import Meta, replace
 from ..drawing import drawn
 from ..finding import Finding, Problem
 from ..hunter import CampaignPlan, Hunter, Reply
 from ..reduce import Effort, smaller_documents
-from .meaning import BASIC, PLAIN, TOOLS, Format, Meaning, features, formats_of, meanings
+from .meaning import BASIC, PLAIN, TOOLS, features, meanings
 from .parser_oracle import NO_ANSWER, WHOLE
 from .parser_process import ParserName, ParserProcess
 from .parser_question import Cut, CutKind, ParserQuestion, observations

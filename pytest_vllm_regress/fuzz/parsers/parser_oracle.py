@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...engines.inputs.formats import Meaning
 from ..finding import Problem
-from .meaning import Meaning
 
 NO_ANSWER, DEATH = "no answer", "death of the process"
 NO_EXCEPTIONS = (NO_ANSWER, DEATH)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from ...engines.checkpoints.forge import ensure_tokenizer
+from ...engines.inputs.formats import Format
 from ...engines.processes.child import Child
 from ...engines.session import Session
 from ...errors import ChildDied, DeadlineExceeded
@@ -16,7 +17,7 @@ from ...util.codec import Document, Meta
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
 from ..kept import kept_child
-from .meaning import TOOLS, Format
+from .meaning import TOOLS
 from .parser_oracle import DEATH, NO_ANSWER
 from .parser_question import ParserQuestion, ParserReply
 

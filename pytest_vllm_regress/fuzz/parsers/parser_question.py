@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
+from ...engines.inputs.formats import Format, Meaning
 from ...util.codec import Document, Meta, replace
 from ..finding import Problem
-from .meaning import Format, Meaning
 from .parser_oracle import STREAM, WHOLE, ParserAnswer, problem
 
 

@@ -130,26 +130,31 @@ def collect_env(environment: str, cache: EnvironmentCache) -> str:
     script = _collect_script(folder, cache)
     # The script lists packages with `uv pip list`, because our environments have no pip.
     path = os.pathsep.join([os.path.dirname(uv.program()), os.environ.get("PATH", os.defpath)])
+    from ...util.supervised import Supervised  # Linux only
+
+    process = Supervised(
+        [python, "-I", script],
+        env={**without_secrets(os.environ), "PATH": path, "VIRTUAL_ENV": str(folder)},
+        cwd=os.sep,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
-        done = subprocess.run(
-            [python, "-I", script],
-            env={**without_secrets(os.environ), "PATH": path, "VIRTUAL_ENV": str(folder)},
-            cwd=os.sep,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COLLECT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
+        streams = process.communicate(timeout=COLLECT_SECONDS)
+    except BaseException as error:
+        process.end()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
         raise UsageError(
             f"{script}: did not end within {COLLECT_SECONDS:g} s in {environment}"
         ) from None
-    if done.returncode:
+    output, errors = (stream.decode(errors="replace") for stream in streams)
+    if process.returncode:
         raise UsageError(
-            f"{script}: ended with status {done.returncode} in {environment}: {mask_log(done.stderr).strip()[-500:]}"
+            f"{script}: ended with status {process.returncode} in {environment}: {mask_log(errors).strip()[-500:]}"
         )
-    return mask_log(done.stdout)
+    return mask_log(output)
 
 
 def _collect_script(folder: Path, cache: EnvironmentCache) -> Path:

@@ -50,6 +50,7 @@ KINDS = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
 TYPES_ONLY = frozenset({"AtWork", "Probe", "Engine", "AsyncEngine", "Server"})
 MODULES = [
     "asyncio",
+    "ctypes",
     "importlib",
     "itertools",
     "json",

@@ -71,8 +71,11 @@ def _replaced() -> set[str]:
 
 
 def pytest_addoption() -> None:
-    """Install the finder before upstream's first conftest is imported, and begin to import vLLM for
-    the servers."""
+    """Install the finders before upstream's first conftest is imported, and begin to import vLLM
+    for the servers."""
+    from pytest_vllm_regress.target_site.vllm_regress_target import reached
+
+    reached.install()
     if "server" in _replaced():
         sys.meta_path.insert(0, _Finder())
         if os.environ.get(STARTS_SERVERS) == "1":

@@ -109,7 +109,14 @@ _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
             r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"
         ),
     ),
-    (UpstreamOutcome.MODEL, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
+    (
+        UpstreamOutcome.MODEL,
+        re.compile(
+            r"no stand-in: |GatedRepoError|SentenceTransformer\b"
+            # Parsers refuse a tokenizer without their special tokens, as that of a stand-in is.
+            r"|could not locate [^\n]*\btokens?\s+in the tokenizer|not found in the tokenizer"
+        ),
+    ),
     (
         UpstreamOutcome.KERNEL,
         re.compile(
@@ -278,6 +285,8 @@ class UpstreamRun:
     without_stand_in: tuple[str, ...]
     seconds: float
     dossiers: tuple[Path, ...] = ()
+    ended: bool = True
+    """False: the run ended before its last test."""
 
     def lines(self) -> Iterator[str]:
         """Yield each test that did not pass although it could run, then a summary."""
@@ -324,11 +333,16 @@ class UpstreamRequest:
 
 
 def run_tests(
-    request: UpstreamRequest, log: Path, progress: Callable[[str], None] = lambda line: None
+    request: UpstreamRequest,
+    log: Path,
+    progress: Callable[[str], None] = lambda line: None,
+    *,
+    record: Path | None = None,
 ) -> UpstreamRun:
     """Run the files and return the results. ``log`` gets pytest's output.
 
-    Every process that the tests leave behind is ended.
+    ``record``: keeps each test when it has ended; what an interrupted run has begun is not run
+    again. The caller removes it. Every process that the tests leave behind is ended.
     """
     begun, earlier = time.monotonic(), set(request.dossiers.glob("*"))
     ends = begun + (math.inf if request.limits.run_s is None else request.limits.run_s)
@@ -336,11 +350,14 @@ def run_tests(
     beside = _ensure_beside(request.target.python, progress)
     run = RunDir.create()
     try:
-        record = run.path / "record.jsonl"
+        record = (record or run.path / "record.jsonl").absolute()
         record.touch()
+        drop_unfinished(record)
         paths = [beside, _link_own_package(run.path / "own")]
+        ended = False
         for _ in range(_RESTARTS):
-            if _pytest(request, run, record, paths, log, ends) or time.monotonic() > ends:
+            ended = _pytest(request, run, record, paths, log, ends)
+            if ended or time.monotonic() > ends:
                 break
             progress("pytest ended before its last test; going on with the rest")
         results = read_results(peek(record, _MAX_RECORD), request.listed)
@@ -348,7 +365,7 @@ def run_tests(
         _end_all(run)
         run.remove()
     dossiers = tuple(sorted(set(request.dossiers.glob("*")) - earlier))
-    return UpstreamRun(results, request.files, missing, time.monotonic() - begun, dossiers)
+    return UpstreamRun(results, request.files, missing, time.monotonic() - begun, dossiers, ended)
 
 
 def make_aliases(names: Sequence[str]) -> tuple[str, ...]:
@@ -442,6 +459,21 @@ def drop_torn_line(record: Path) -> None:
     with record.open("rb+") as file:
         content = file.read(_MAX_RECORD)
         file.truncate(content.rfind(b"\n") + 1)
+
+
+def drop_unfinished(record: Path) -> None:
+    """Remove the tests without an end from the record of an interrupted run: nobody knows how they
+    would have ended."""
+    drop_torn_line(record)
+    lines = record.read_bytes().splitlines(keepends=True)
+    events = [msgspec.json.decode(line, type=UpstreamEvent) for line in lines]
+    ended = {event.test for event in events if event.event == "end"}
+    kept = (
+        line
+        for line, event in zip(lines, events, strict=True)
+        if event.event == "end" or (event.event == "start" and event.test in ended)
+    )
+    record.write_bytes(b"".join(kept))
 
 
 def _command(request: UpstreamRequest, paths: Sequence[Path]) -> list[str]:

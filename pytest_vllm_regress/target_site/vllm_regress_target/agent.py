@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Callable
 
-from . import calls, child, nanny, spawning
+from . import calls, child, nanny, reached, spawning
 from .dialect import gpu, ray_clusters
 from .protocol import Frame, FrameSocket, PeerClosed
 
@@ -40,6 +40,7 @@ def main(argv: list[str]) -> int:
     socket_fd = int(argv[1])
     channel = FrameSocket(socket.socket(fileno=socket_fd))
     os.set_inheritable(socket_fd, False)
+    reached.install()
     if len(argv) > 2:  # a spawned nanny: the descriptors of the channel and of the lifeline
         request = channel.receive(timeout_s=30)
         return _run_nanny(FrameSocket(socket.socket(fileno=int(argv[2]))), channel, request)

@@ -15,8 +15,12 @@ A script is in the prompt because a prompt reaches the worker through every fron
 parallel mode. Preemption, chunked prefill and
 prefix caching cannot lose it: the worker finds it in the prompt's tokens, and its position is the
 number of tokens since.
+
+A request of a foreign client keeps its prompt. Its id, which a server takes from the header
+X-Request-Id, names a file with the script in the same format (``request_id``).
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional, Union
@@ -27,6 +31,12 @@ END = "<|end_script|>"
 NOTES_VARIABLE = "VLLM_REGRESS_SCRIPT_NOTES"
 """Environment variable with the path of the file in which workers report scripts that could not be
 followed, one JSON object per line."""
+
+FOLDER_SUFFIX = ".scripts"
+"""Added to the path of the notes: the folder with the scripts that ids of requests name."""
+USED_SUFFIX = ".used"
+"""Added to the name that a request's id has for its script: a file that a worker writes when it
+begins to follow the script."""
 
 Token = Union[int, str]
 """A token: its number in the forged vocabulary, in which 0 to 255 are the bytes, or the text of a
@@ -110,6 +120,23 @@ def find(tokens: Sequence[int], start: int, end: int) -> Optional[Sequence[int]]
         missing = START if last is None else END
         raise ValueError(f"the prompt was cut: its script has lost {missing}")
     return tokens[last + 1 : tokens.index(end, last)]
+
+
+def file_name(text: str) -> str:
+    """Return the name of the file with a script in the text format."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def request_id(text: str, number: int) -> str:
+    """Return an id for a request that follows the script ``text``. ``number`` makes it unique."""
+    return f"script-{file_name(text)}-{number}"
+
+
+def named_in(request_id: str) -> Optional[tuple[str, str]]:
+    """Return the file of the script that the id of a request names, and the part of the id that
+    ``request_id`` made; None if it names none."""
+    match = re.search(r"script-([0-9a-f]{16})-[0-9]+", request_id)
+    return (match.group(1), match.group()) if match else None
 
 
 def choice_of(request_id: str) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress.answers.deployments.configuration import MAX_BYTES, read_deployments
+from pytest_vllm_regress.answers.deployments.shell import MAX_NESTED
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 
@@ -61,6 +63,20 @@ def test_a_huge_word_of_a_command_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("vllm serve " + "a" * (MAX_BYTES - 100))
     with pytest.raises(UsageError, match="a command of more than 65536 characters"):
         read_deployments(str(tmp_path / "a.sh"))
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(MAX_NESTED, True), (MAX_NESTED + 1, False)])
+def test_scripts_in_scripts_are_read_to_a_limited_depth(
+    depth: int, is_read: bool, tmp_path: Path
+) -> None:
+    text = "vllm serve m"
+    for _ in range(depth):
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        text = f'sh -c "{quoted}"'
+    (tmp_path / "a.sh").write_text(text)
+    with nullcontext() if is_read else pytest.raises(UsageError, match="starts no vLLM"):
+        (deployment,) = read_deployments(str(tmp_path / "a.sh"))
+        assert deployment.options == {"model": "m"}
 
 
 def test_many_commands_in_one_file_are_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.errors import Kind, Masked, Part
 from pytest_vllm_regress.history.algorithm import CandidateState
 from pytest_vllm_regress.history.candidates import CandidateResult
-from pytest_vllm_regress.history.commits import CommitGroup, CommitHistory, Culprit
+from pytest_vllm_regress.history.commits import CommitGroup, CommitHistory, Culprit, FirstRelease
 from pytest_vllm_regress.output.export.issue import upstream_report
 from pytest_vllm_regress.output.export.standalone import (
     NotExportable,
@@ -150,7 +150,7 @@ def test_the_text_for_a_culprits_thread_quotes(tmp_path: Path, text: str) -> Non
         doubtful=(commits[1],),
         result=result,
         parent_result=result,
-        release=text,
+        release=FirstRelease(text, text),
     )
     assert effects(culprit.markdown(lambda commit: f"'{text}+vllm@{commit.id}")) == []
 

@@ -57,6 +57,29 @@ def test_source_that_is_slow_to_parse_is_left_out(text: str, tmp_path: Path) -> 
     assert "has more than" in note
 
 
+FIELDS = "import vllm\n" + 'f"{vllm.a}"\n' * (project.MAX_FIELDS + 1)
+
+
+def test_memory_to_parse_many_fields_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "PARSE_MEMORY", 2**20)
+    (tmp_path / "a.py").write_text(FIELDS)
+    (note,) = read_project(tmp_path, History(["0.8.0"])).notes
+    assert note.startswith("left out: a.py: cannot be parsed within 5 s and 1 MiB")
+
+
+def test_time_to_parse_the_many_fields_of_all_files_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(FIELDS)
+    assert read_project(tmp_path, History(["0.8.0"])).notes == ()
+    monkeypatch.setattr(project, "MAX_PARSING", 1e-9)
+    (note,) = read_project(tmp_path, History(["0.8.0"])).notes
+    assert note.startswith("left out: b.py: cannot be parsed")
+
+
 @pytest.mark.parametrize("file", ["requirements.txt", "Dockerfile", "pyproject.toml"])
 def test_declared_ranges_are_limited(file: str, tmp_path: Path) -> None:
     lines = {

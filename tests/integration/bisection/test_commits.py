@@ -23,7 +23,7 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
-from pytest_vllm_regress.environments.sources import PROJECTS
+from pytest_vllm_regress.environments.sources import PROJECTS, Source
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.history.bisect import commit_environments
 from pytest_vllm_regress.history.candidates import CandidateRunner, open_results
@@ -33,11 +33,13 @@ from pytest_vllm_regress.history.commits import (
     CommitSearch,
     commits_between,
     end_of,
+    first_release,
     search_commits,
 )
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
 from pytest_vllm_regress.runner.executors import SequentialExecutor
 from pytest_vllm_regress.runner.progress import Progress, WithBar
+from tests.helpers.cases import project_cases
 from tests.helpers.histories import BROKEN, WORKS, StandIn
 from tests.helpers.repositories import RepositoryBuilder
 from tests.unit.history.test_bisect import CASE
@@ -117,7 +119,7 @@ def test_the_merge_with_the_fix_is_found_and_confirmed(
     )
     assert culprit.parent.subject == "tests (#6)"
     assert culprit.pull_request == "https://github.com/vllm-project/vllm/pull/7"
-    assert culprit.release == "0.2"
+    assert str(culprit.release) == "0.2 (a tag of the clone)"
     assert culprit.changed_requirements == ()
     assert stand_in.ran.count(culprit.parent.id[:10]) == CommitSearch.confirming_runs
     assert stand_in.ran.count(culprit.commit.id[:10]) == CommitSearch.confirming_runs + 1
@@ -186,8 +188,31 @@ def test_a_break_inside_a_merged_branch_is_found(
     search = CommitSearch(case, between, commit_environments(case, "vllm", None))
     (culprit,) = run(search, StandIn(builder), tmp_path).culprits
     assert (culprit.commit.subject, culprit.is_fix) == ("harmful (#11)", False)
-    assert culprit.release == ""
-    assert "not in a release yet" in culprit.lines()[-1]
+    assert culprit.lines()[-1].endswith("first release: unknown")
+
+
+@pytest.mark.parametrize(
+    ("commit", "subject", "first"),
+    [
+        ("0e4254492f", "fix (#16863)", "0.8.5 (the sources of its wheel)"),
+        ("0123456789", "another commit (#16863)", "0.8.5 (recorded verdicts of the case)"),
+    ],
+)
+def test_the_first_release_of_a_clone_without_tags_is_what_was_observed(
+    builder: RepositoryBuilder, commit: str, subject: str, first: str
+) -> None:
+    (case,) = (case for case in project_cases() if case.id == "vllm-17173")
+    repository = FrozenTags(builder.place)
+    head = repository.commit("main")
+    source = Source(VLLM, repository, dataclasses.replace(head, id=commit, subject=subject))
+    assert str(first_release(case, source, is_fix=True)) == first
+
+
+class FrozenTags(Repository):
+    """A clone without tags, whose commits need not exist."""
+
+    def tags(self, *options: str) -> dict[str, str]:
+        return {}
 
 
 def test_a_racy_failure_needs_trials_and_its_rate_is_reported(
@@ -325,7 +350,7 @@ def test_the_command_continues_from_releases_to_the_commit(
     output = capsys.readouterr().out
     assert "fixed between vllm v0.1" in output
     assert (
-        "Merge pull request #7 from fix; https://github.com/vllm-project/vllm/pull/7; first release: 0.2"
+        "Merge pull request #7 from fix; https://github.com/vllm-project/vllm/pull/7; first release: 0.2 (a tag of the clone)"
         in output
     )
     assert cli.main([*ran, "--source", str(builder.place), "--find", "break"]) == 1

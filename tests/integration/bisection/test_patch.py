@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,16 +16,19 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments import bases
+from pytest_vllm_regress.environments import bases, git
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.history.case_coverage import CaseCoverage
+from pytest_vllm_regress.history.changed_functions import ChangedFunctions
 from pytest_vllm_regress.history.patch import (
+    KEPT_BASES,
     PatchEffect,
     base_of,
     changed_files,
-    effects,
-    nearest_first,
+    effect_on,
+    nearness,
 )
 from pytest_vllm_regress.runner.batch import Batch
 from tests.helpers.repositories import RepositoryBuilder
@@ -89,22 +94,29 @@ def test_a_tree_is_compared_with_where_its_branch_left_upstream(builder: Reposit
     }
 
 
-def test_cases_that_the_changed_modules_concern_come_first(
-    builder: RepositoryBuilder, tmp_path: Path
+def test_fix_text_and_coverage_of_a_case_say_which_modules_concern_it(
+    builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases = [
         case_named(tmp_path, "a-far"),
         case_named(tmp_path, "b-named", test="from vllm.grammar import x\n"),
         case_named(tmp_path, "c-fixed-there", fixed_by="7"),
         case_named(tmp_path, "d-fixed-elsewhere", fixed_by="8"),
+        case_named(
+            tmp_path, "e-fixed-beside", fixed_by="16863"
+        ),  # outputs.py, v1/engine/output_processor.py
     ]
-    ordered = nearest_first(cases, frozenset({"vllm/grammar.py"}), tree(builder).repository)
-    assert [case.id for case in ordered] == [
-        "c-fixed-there",
-        "b-named",
-        "a-far",
-        "d-fixed-elsewhere",
-    ]
+    changed = frozenset({"vllm/grammar.py", "vllm/v1/engine/new.py"})
+    functions = ChangedFunctions({"vllm.grammar": ("run", "stop")}, ())
+    coverage = CaseCoverage("1.0", ("vllm.grammar:run", "vllm.x:run"), {"a-far": (0, 1)})
+    monkeypatch.setattr(CaseCoverage, "load", lambda: coverage)
+    assert nearness(cases, changed, functions, tree(builder).repository) == {
+        "a-far": (0, 0, 1, 0),
+        "b-named": (0, 1, 0, 0),
+        "c-fixed-there": (1, 0, 0, 0),
+        "d-fixed-elsewhere": (0, 0, 0, 0),
+        "e-fixed-beside": (0, 0, 0, 2),
+    }
 
 
 def test_the_merge_of_a_pull_request_is_not_its_revert(builder: RepositoryBuilder) -> None:
@@ -153,30 +165,35 @@ def test_the_effect_follows_from_both_sides(
         [TestResult("demo", f"t{i}", v, "why", "sim", "e") for i, v in enumerate(side)]
         for side in (before, after)
     )
-    (change,) = effects([case], *sides)
+    change = effect_on(case, *sides)
     assert (change.effect, change.tests) == (effect, tests)
+    assert effect_on(case, [], None).effect is PatchEffect.NOT_RUN
 
 
-def test_the_command(
-    builder: RepositoryBuilder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def ran(
+    builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, tuple[str, ...]]]:
+    """The batches of ``try``: the side (base, patch) and the ids of the cases."""
     case_named(tmp_path, "breaks")
     case_named(tmp_path, "stays")
-    ran: list[str] = []
+    case_named(tmp_path, "unclear")
+    case_named(tmp_path, "fixed", test="from vllm.engine import x\n")
+    ran: list[tuple[str, tuple[str, ...]]] = []
 
     def run_batch(batch: Batch, *_: object) -> RunResult:
-        ran.append(batch.environment)
-        with_patch = batch.environment.endswith(str(builder.place))
-        name = (
-            batch.environment if with_patch else batch.environment[: len("vllm-0.8.4+vllm@") + 10]
-        )
-        verdicts = {"breaks": BAD if with_patch else GOOD, "stays": BAD}
+        patched = batch.environment.endswith(str(builder.place))
+        ran.append(("patch" if patched else "base", tuple(case.id for case in batch.cases)))
+        name = batch.environment if patched else batch.environment[: len("vllm-0.8.4+vllm@") + 10]
+        verdicts = {
+            "breaks": BAD if patched else GOOD,
+            "fixed": GOOD if patched else BAD,
+            "stays": BAD,
+            "unclear": OTHER,
+        }
         return RunResult(
             tuple(
-                TestResult(case.id, "t", verdicts[case.id], "as seen", "sim", name)
+                TestResult(case.id, "t", verdicts[case.id], "as seen" * 99, "sim", name)
                 for case in batch.cases
             )
         )
@@ -185,19 +202,124 @@ def test_the_command(
     monkeypatch.setattr(
         "pytest_vllm_regress.runner.executors.build_with_cache", lambda say: lambda name: None
     )
+    return ran
+
+
+def test_the_command_refuses_what_is_no_patch(
+    builder: RepositoryBuilder,
+    tmp_path: Path,
+    ran: list[object],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place)]
     assert cli.main(command) == 2
     assert "there is no patch to try" in capsys.readouterr().err
     (builder.place / "docs.md").write_text("no code")
     assert cli.main([*command, "--base", "HEAD"]) == 2
     assert "nothing to try" in capsys.readouterr().err
-    (builder.place / "vllm/engine.py").write_text("2")
-    assert cli.main([*command, "stays"]) == 0
-    assert cli.main(command) == 1
-    output = capsys.readouterr().out
-    assert "breaks breaks: t: as seen" in output
-    head = builder.git("rev-parse", "HEAD")
-    assert set(ran) == {f"vllm-0.8.4+vllm@{head}", f"vllm-0.8.4+vllm@{builder.place}"}
-    assert len(ran) == 4
     assert cli.main(["--cases", str(tmp_path / "cases"), "try", str(tmp_path)]) == 2
     assert "not a git repository" in capsys.readouterr().err
+    assert not ran
+
+
+def test_what_cannot_break_is_not_run_and_the_base_only_once(
+    builder: RepositoryBuilder,
+    tmp_path: Path,
+    ran: list[tuple[str, tuple[str, ...]]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (builder.place / "vllm/engine.py").write_text("2")
+    command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place), "--jobs", "1"]
+    assert cli.main(command) == 1
+    related, others = ("fixed",), ("breaks", "stays", "unclear")
+    assert ran == [
+        ("base", related),
+        ("patch", related),
+        ("base", others),
+        ("patch", ("breaks", "unclear")),
+    ]
+    output = capsys.readouterr().out
+    assert f"breaks breaks: t: {'as seen' * 99}" in output
+    assert "Not run, because REPRODUCED at the base already (1): stays" in output
+    ran.clear()
+    (builder.place / "vllm/engine.py").write_text("def run(): return 3")
+    assert cli.main([*command, "--format", "markdown"]) == 1
+    # An unclear verdict says more about the run than about the base.
+    assert ran == [("patch", related), ("base", ("unclear",)), ("patch", ("breaks", "unclear"))]
+    comment = capsys.readouterr().out
+    assert len(comment.splitlines()) <= 60
+    assert "1 of 1 changed functions are not exercised by the 3 cases" in comment
+    ran.clear()
+    assert cli.main([*command, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["not_executed"] == ["vllm.engine:run"]
+    ran.clear()
+    assert cli.main([*command, "--base-again", "stays"]) == 0
+    assert ran == [("base", ("stays",)), ("patch", ("stays",))]
+
+
+def test_only_the_bases_that_were_used_last_are_kept(
+    builder: RepositoryBuilder, tmp_path: Path, ran: list[object]
+) -> None:
+    (builder.place / "vllm/engine.py").write_text("2")
+    command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place), "stays"]
+    assert cli.main(command) == 0
+    kept = tmp_path / "cache" / "try-bases"
+    (own,) = kept.iterdir()
+    for number in range(KEPT_BASES):
+        (kept / f"later-{number}").touch()
+    (kept / "first").mkdir()
+    for path in (own, kept / "first"):
+        os.utime(path, (1, 1))
+    assert cli.main(command) == 0
+    assert own.exists() and not (kept / "first").exists()
+    assert len(ran) == 3
+
+
+def test_git_is_asked_no_more_for_more_cases(
+    builder: RepositoryBuilder, tmp_path: Path, ran: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    command_of = git._command
+
+    def command_for(*arguments: str) -> list[str]:
+        asked.append(arguments)
+        return command_of(*arguments)
+
+    monkeypatch.setattr(git, "_command", command_for)
+    (builder.place / "vllm/engine.py").write_text("2")
+    command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place)]
+    assert cli.main([*command, "stays"]) == 0
+    first = len(asked)
+    for number in range(20):
+        case_named(tmp_path, f"breaks-{number}")
+    monkeypatch.setattr("pytest_vllm_regress.runner.executors.run_batch", run_all)
+    asked.clear()
+    cli.main(command)
+    assert len(asked) <= first + 1  # the commits that touched the changed files
+
+
+def run_all(batch: Batch, *_: object) -> RunResult:
+    return RunResult(
+        tuple(TestResult(case.id, "t", GOOD, "", "sim", batch.environment) for case in batch.cases)
+    )
+
+
+def test_a_tree_that_changes_meanwhile_is_no_result(
+    builder: RepositoryBuilder,
+    tmp_path: Path,
+    ran: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (builder.place / "vllm/engine.py").write_text("2")
+
+    def run_batch(batch: Batch, *_: object) -> RunResult:
+        (builder.place / "vllm/engine.py").write_text("3")
+        return run_all(batch)
+
+    monkeypatch.setattr("pytest_vllm_regress.runner.executors.run_batch", run_batch)
+    source = tree(builder)
+    assert cli.main(["--cases", str(tmp_path / "cases"), "try", str(builder.place)]) == 2
+    assert "changed while this command was running" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="changed while this command was running"):
+        dict(source.files())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -223,6 +224,22 @@ class TestTwoProcesses:
         process.wait(60)
         assert cache.remove(built)
         assert not built.path.exists()
+
+    def test_a_process_that_only_looks_does_not_use_an_environment(
+        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        python = cache.ensure(RECIPE)
+        with open(python.parents[1] / "vllm-regress.lease") as looking:
+
+            def look_ends(seconds: float) -> None:
+                fcntl.flock(looking, fcntl.LOCK_UN)
+
+            monkeypatch.setattr(time, "sleep", look_ends)
+            fcntl.flock(looking, fcntl.LOCK_EX)
+            (built,) = cache.listing()
+            assert not built.in_use
+            fcntl.flock(looking, fcntl.LOCK_EX)
+            assert cache.remove(built)
 
     def test_the_lease_ends_with_a_killed_process(
         self, fake: Fake, cache: EnvironmentCache, start: Start

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +17,28 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.processes import child_processes, process_tree
+from pytest_vllm_regress.engines.processes import child_processes, dossier, process_tree
 from pytest_vllm_regress.engines.processes.agent import TARGET_SITE, Agent
 from pytest_vllm_regress.engines.processes.child import Child
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.rundir import RunDir
+from tests.conftest import MakeTarget
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 0.5
+REFUSED = """Error: Failed to open it
+
+Caused by:
+    0: Permission denied (os error 13)
+    1: Permission denied (os error 13)
+
+Stack backtrace:
+   0: py_spy::python_spy::PythonSpy::new
+   1: main
+"""
+"""What py-spy prints."""
 ENDED_S = 30.0
 """Limit for what ends in a second or two on an idle machine.
 
@@ -86,6 +100,19 @@ def test_hang_ends_at_its_deadline_with_a_dossier(
     assert caught.value.phase == "probe"
     assert function in caught.value.detail or "no stack" in caught.value.detail
     assert nothing_left(agent)
+
+
+def test_why_there_is_no_stack_is_said(
+    child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the kernel does not let processes read each other."""
+    py_spy = tmp_path / "py-spy"
+    py_spy.write_text(f"#!/bin/sh\ncat >&2 <<'E'\n{REFUSED}E\nexit 1\n")
+    py_spy.chmod(0o755)
+    monkeypatch.setattr(dossier, "py_spy", lambda: str(py_spy))
+    with pytest.raises(DeadlineExceeded) as caught:
+        ask(child, "hang", DEADLINE_S)
+    assert "(no stack: Failed to open it; Permission denied (os error 13))" in caught.value.detail
 
 
 @pytest.mark.parametrize(
@@ -378,3 +405,29 @@ def test_what_a_forked_child_forks_stays_frozen(
     """
     child = agent.start_child("probe", Deadline.after("start", 60), start_method=start_method)
     assert (ask(child, "thawed") > 0) is thaws
+
+
+def test_an_agent_that_is_interrupted_at_work_ends_at_once(
+    make_target: MakeTarget, run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = make_target(vllm="0.8.4")
+    (module,) = python.parents[1].glob("lib/python3.*/site-packages/vllm.py")
+    importing = tmp_path / "importing"
+    module.write_text(f"open({str(importing)!r}, 'w').close()\nimport time\ntime.sleep(600)\n")
+    monkeypatch.setattr("pytest_vllm_regress.engines.processes.agent._END_S", 120.0)
+    agent = Agent(python, run_dir)
+    agent.start(Deadline.after("import", 60))
+    own = threading.get_ident()
+
+    def interrupt() -> None:
+        while not importing.exists():
+            time.sleep(0.01)
+        signal.pthread_kill(own, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        agent.warm(Deadline.after("import", 60))
+    began = time.monotonic()
+    agent.stop()
+    assert time.monotonic() - began < 60
+    assert process_tree.with_tag(run_dir.tag) == []

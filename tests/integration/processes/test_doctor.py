@@ -82,6 +82,13 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
             segment.unlink(missing_ok=True)
 
 
+def can_unshare_time() -> bool:
+    command = ["unshare", "--time", "--boottime", "1", "true"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True).returncode == 0
+    return False
+
+
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Killed]:
     """A live run that this process takes for a killed one.
@@ -363,3 +370,16 @@ def test_a_run_whose_controller_has_ended_although_its_worker_lives(tmp_path: Pa
             process.kill()
             process.communicate()
         run.remove()
+
+
+@pytest.mark.skipif(not can_unshare_time(), reason="needs unshare and time namespaces")
+def test_a_run_in_another_time_namespace_is_not_taken_for_one_that_has_ended() -> None:
+    """Its processes have other start times there."""
+    code = (
+        "from pytest_vllm_regress.util.rundir import Owner\n"
+        f"print(Owner(**{dataclasses.asdict(Owner.me())!r}).state())"
+    )
+    command = ["unshare", "--time", "--boottime", "100000", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{State.UNKNOWN}\n"
+    assert Owner.me().state() is State.ALIVE

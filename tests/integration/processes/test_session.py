@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
-from pytest_vllm_regress.errors import BuildError
+from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import SEGMENTS
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
@@ -81,3 +82,29 @@ def test_a_removal_that_is_cut_short_can_be_finished_by_another_run(
     assert (run.path / "run.json").read_text() == about
     run.remove()
     assert not run.path.exists()
+
+
+def test_after_the_run_directory_was_removed_the_next_test_gets_a_new_one(
+    fixed_target: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "probe.py").write_text("def one():\n    return 1\n")
+    lines: list[str] = []
+    session = Session(
+        Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 60), lines.append
+    )
+    try:
+        target = session.target(str(fixed_target))
+        first = session.probe(target)
+        removed = session.run
+        shutil.rmtree(removed.path)
+        with pytest.raises(UsageError, match="was removed while it was in use"):
+            session.run.check()
+        request = {"file": str(tmp_path / "probe.py"), "function": "one", "arguments": {}}
+        second = session.probe(target)
+        assert second.request("call", Deadline.after("probe", 60), **request) == 1
+        assert not first.alive
+        assert process_tree.with_tag(removed.tag) == []
+        assert any(str(removed.path) in line for line in lines)
+        second.kill()
+    finally:
+        session.close()

@@ -130,6 +130,7 @@ def test_expected_verdicts_exit_with_0(make_case: MakeCase) -> None:
     assert str(case.directory) in command
     assert "no:cacheprovider" in command
     assert fake.environments[0]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
+    assert fake.environments[0]["HYPOTHESIS_NO_PLUGINS"] == "1"
     assert not set(fake.environments[0]) & {
         "PYTEST_ADDOPTS",
         "PYTEST_PLUGINS",
@@ -369,7 +370,7 @@ def test_ctrl_c_in_the_second_case_keeps_the_first(
     try:
         _wait_for((tmp_path / "armed").exists, 60)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=180)
+        output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130

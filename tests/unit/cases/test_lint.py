@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases.model import Case, EvidenceEnvironments
-from pytest_vllm_regress.cases.proofs import lint, proof
+from pytest_vllm_regress.cases.model import Case, EvidenceEnvironments, LogText
+from pytest_vllm_regress.cases.proofs import fingerprint, lint, proof
+from pytest_vllm_regress.cases.proofs.rejudge import load_observations
 from pytest_vllm_regress.errors import Kind, Part
+from pytest_vllm_regress.runner import prove
 from tests.helpers import ROOT
-from tests.helpers.cases import project_cases
+from tests.helpers.cases import CaseFile, project_cases
 
 CASES = project_cases()
 BY_ID = {case.id: case for case in CASES}
@@ -144,3 +146,39 @@ def test_a_case_whose_pattern_matches_anything_is_never_proven(
         output = capsys.readouterr().out
         assert "which is not this failure" in output
         assert "[1/1]" not in output  # nothing was run
+
+
+def test_what_a_failure_prints_was_printed_where_it_was_recorded() -> None:
+    documented = [case for case in CASES if case.log]
+    assert len(documented) >= 15
+    for case in documented:
+        results = [result for run in load_observations(case) for result in run.results]
+        assert lint.log_problems(case, results) == []
+    (line,) = lint.log_problems(dataclasses.replace(case, log=LogText("no such text")), results)
+    assert "symptom.log: no affected environment printed it" in line
+    seen = LogText("no such text", "https://example.org/1")
+    assert lint.log_problems(dataclasses.replace(case, log=seen), results) == []
+
+
+def test_what_a_failure_prints_must_not_stand_in_a_normal_log() -> None:
+    case = dataclasses.replace(BY_ID["vllm-15080"], log=LogText("Starting vLLM|INFO"))
+    assert any("symptom.log matches a normal log" in line for line in lint.lint_case(case, CASES))
+
+
+def test_what_a_failure_prints_is_no_claim() -> None:
+    case = BY_ID["vllm-15080"]
+    assert case.log is not None
+    without = dataclasses.replace(case, log=None)
+    assert fingerprint.case_fingerprint(case) == fingerprint.case_fingerprint(without)
+
+
+def test_a_readme_with_the_words_of_the_scaffold_is_not_finished(tmp_path: Path) -> None:
+    case = CaseFile().write(tmp_path)
+    readme = case.directory / "README.md"
+    readme.write_text("**Why.** Describe the defect in the code,\nwith a link.\n")
+    (line,) = prove.evidence_problems(case, "validate")
+    assert line.endswith(
+        "README.md still says 'Describe the defect in the code, with a link.': write it in your own words"
+    )
+    readme.write_text("**Why.** The parser drops the first argument.\n")
+    assert lint.readme_problem(case) == ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.model import Case, LogText
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.proofs import rejudge
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
@@ -164,6 +165,19 @@ def test_saved_observations_can_be_judged_anywhere(
     )
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run is needed
     assert "observations judged again: 1; verdicts changed: 0" in capsys.readouterr().out
+
+
+def test_what_the_failure_prints_stays_in_a_saved_log(case: Case) -> None:
+    case = dataclasses.replace(case, log=LogText("slot 7 is gone"))
+    log = Masked("\n".join(["a line"] * 2000 + ["ERROR: slot 7 is gone"] + ["b"] * 5000))
+    parts = {Part.ASSERTION: Masked("expected 8, got 1"), Part.LOG: log}
+    result = TestResult(
+        *("demo", "t", Verdict.REPRODUCED, "", "sim", "old", {"vllm": "0.8.4"}),
+        observation=replace(SEEN, parts=parts),
+    )
+    rejudge.save_observations(case, [RunResult((result,))])
+    (again,) = rejudge.load_observations(case)[0].results
+    assert again.observation and "slot 7 is gone" in again.observation.parts[Part.LOG]
 
 
 def test_results_of_a_slow_pattern_are_not_all_judged(case: Case, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ environments."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -183,6 +184,45 @@ def test_a_removed_run_directory_is_named_as_the_cause_of_a_failed_start(
     monkeypatch.setattr(FakeChild, "request", die)
     with pytest.raises(UsageError, match="was removed while it was in use"):
         engine(run, fresh=fresh)
+
+
+@pytest.mark.parametrize(
+    ("error", "starts"),
+    [
+        (ChildDied("it ended", phase="start"), 1),
+        (Unsupported("not here", lacks="it"), 1),
+        (LimitExceeded("too much memory", phase="start"), 2),
+    ],
+)
+def test_a_spec_that_cannot_start_is_started_once(
+    agent: FakeAgent,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    starts: int,
+) -> None:
+    def refuse(self: FakeChild, operation: str, deadline: Deadline, **arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(FakeChild, "request", refuse)
+    run = make()
+    for _ in range(2):
+        with pytest.raises(type(error)) as raised:
+            run.start("offline", target(), ONE, user="t", fresh=False, remember=True)
+        assert raised.value is error
+    assert len(agent.children) == starts
+    with pytest.raises(type(error)):
+        engine(run)  # a case may have to show the failure several times
+    assert len(agent.children) == starts + 1
+
+
+@pytest.mark.parametrize(("length", "positions"), [(512, 4096), (4096, 4096), (4097, 32768)])
+def test_a_long_context_gets_a_longer_model(
+    agent: FakeAgent, make: Make, length: int, positions: int
+) -> None:
+    engine(make(), EngineSpec.create(max_model_len=length))
+    config = Path(agent.children[0].spec["model_path"], "config.json")
+    assert json.loads(config.read_text())["max_position_embeddings"] == positions
 
 
 @pytest.mark.parametrize(

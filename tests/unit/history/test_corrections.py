@@ -3,6 +3,7 @@ ranges are observed."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -168,6 +169,26 @@ def test_a_case_file_that_changed_meanwhile_is_not_overwritten(back: Case) -> No
     with pytest.raises(CaseFileError, match="changed during the run"):
         write_look(report)
     assert "||" not in back.path.read_text()
+
+
+def test_what_an_editor_saves_while_the_disk_is_slow_is_not_overwritten(
+    back: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = watched([back], Runs({("back", "vllm-0.34.0"): Verdict.REGRESSED}))
+    saved = back.path.read_text() + "# mine\n"
+
+    def slow(descriptor: int) -> None:
+        back.path.write_text(saved)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with pytest.raises(CaseFileError, match="changed during the run"):
+        write_look(report)
+    assert back.path.read_text() == saved
+    (edit,) = report.edits
+    back.path.write_text(edit.new_text)
+    edit.take_back()
+    assert back.path.read_text() == saved
+    assert not list(back.directory.glob(".*.part"))
 
 
 @pytest.mark.parametrize("harm", ["a case file has changed", "the table cannot be written"])

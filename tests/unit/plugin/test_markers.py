@@ -27,6 +27,14 @@ def test_the_nearest_marker_wins_under_either_name_of_a_field() -> None:
     assert (axis.name, axis.values) == ("tensor_parallel_size", (1, 2))
 
 
+def test_a_marker_that_is_added_later_counts() -> None:
+    marks = [pytest.mark.vllm_engine(seed=1).mark]
+    node: Any = SimpleNamespace(stash=pytest.Stash(), iter_markers=lambda name: marks)
+    assert engine_marker(node) is engine_marker(node)
+    marks.append(pytest.mark.vllm_engine(tp=2).mark)
+    assert engine_marker(node).fixed == {"seed": 1, "tensor_parallel_size": 2}
+
+
 def check(versions: dict[str, str], **required: str) -> None:
     item: Any = SimpleNamespace(
         nodeid="test", iter_markers=lambda name: [getattr(pytest.mark, name)(**required).mark]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.cli import survey as command
+from pytest_vllm_regress.cli.context import Invocation
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.surveys import conformance as record
 from pytest_vllm_regress.surveys.conformance import open_runs, suite_directory
@@ -62,6 +63,14 @@ def test_a_report_is_read_into_cells(ran: record.SuiteRun) -> None:
     ]
     assert ran.versions == {"vllm": "0.8.4", "torch": "2.6.0"} and ran.device == "sim"
     assert "assert 1 == 8" in ran.cells[2].reason
+
+
+def test_an_error_after_a_failure_is_no_check_of_its_own(tmp_path: Path) -> None:
+    again = (
+        '<testcase classname="a" name="c" time="0"><error message="failed on teardown"/></testcase>'
+    )
+    (tmp_path / "report.xml").write_text(REPORT.replace("</testsuite>", f"{again}</testsuite>", 1))
+    assert len(record.read_report("vllm-0.8.4", tmp_path / "report.xml").cells) == 3
 
 
 def test_a_fault_explains_only_what_matches_in_every_field(
@@ -125,7 +134,9 @@ def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[str
     """
     requests: dict[str, list[str]] = {}
 
-    def run(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> record.SuiteRun:
+    def run(
+        name: str, suite: Path, pytest_args: Sequence[str] = (), **_: object
+    ) -> record.SuiteRun:
         requests[name] = list(pytest_args)
         cells = [record.CheckResult("serve", check, "V1", "ok") for check in ("one", "two")]
         run = record.SuiteRun(name, "sim", {"vllm": "1.0"}, "m", "2026-01-01")
@@ -139,6 +150,8 @@ def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[str
         monkeypatch.setattr(module, "build_with_cache", lambda say: build)
     for module in (record, recording):
         monkeypatch.setattr(module, "run_suite", run)
+    monkeypatch.setattr(command, "say_bases", lambda names: None)
+    monkeypatch.setattr(Invocation, "confirm_downloads", lambda *_: None)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(recording, "RECORDS", tmp_path / "records")
     return requests

@@ -40,6 +40,15 @@ def given(spec: Spec) -> Plan:
     return result
 
 
+def value_of(words: list[str], option: str) -> str:
+    """Return the value of an option on a command line; empty if it is not there."""
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == option:
+            return value if equals else following
+    return ""
+
+
 def serve_command(
     plan: Plan, words: Optional[list[str]] = None
 ) -> tuple[list[str], Callable[[], Any]]:

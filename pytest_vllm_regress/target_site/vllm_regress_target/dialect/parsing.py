@@ -116,6 +116,15 @@ def parser_class(kind: str, name: Optional[str]) -> Any:
     return getattr(_manager(kind), f"get_{kind}_parser")(name) if name else None
 
 
+def reads_every_call(name: str) -> bool:
+    """Return whether the server gives a tool parser the answers to requests that require a call or
+    name a function. Otherwise it takes plain JSON for these."""
+    try:
+        return not getattr(parser_class("tool", name), "supports_required_and_named", True)
+    except (KeyError, ImportError, Unsupported):  # the server says what is wrong with it
+        return False
+
+
 def _classes(kind: str) -> dict[str, str]:
     manager = _manager(kind)
     names = {*getattr(manager, kind + "_parsers", {}), *getattr(manager, "lazy_parsers", {})}

@@ -5,7 +5,7 @@ import sys
 from multiprocessing import resource_tracker
 
 from .. import calls
-from ..dialect import commandline, engines, installed
+from ..dialect import commandline, engines, installed, parsing
 from ..dialect.plan import plan
 from ..protocol import Frame, FrameSocket
 
@@ -29,7 +29,10 @@ def run(channel: FrameSocket, request: Frame) -> int:
         os.environ["VLLM_API_KEY"] = arguments[
             "api_key"
         ]  # in the environment, so that process lists do not show it
+    tool_parser = commandline.value_of(argv, "--tool-call-parser")
     facts = {
+        "tool_parser": tool_parser,
+        "reads_every_call": bool(tool_parser) and parsing.reads_every_call(tool_parser),
         "argv": argv,
         "env": server_plan.env,
         "notes": server_plan.notes,

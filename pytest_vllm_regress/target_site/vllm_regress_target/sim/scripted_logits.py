@@ -1,7 +1,7 @@
 """Logits that make the simulated model follow the script in its prompt.
 
-The script is found in the prompt's own tokens, and the position in it is the number of tokens
-generated so far. It therefore needs no channel of its own, and preemption, chunked prefill, prefix
+The script is found in the prompt's own tokens, or in a file that the id of the request names, and
+the position in it is the number of tokens generated so far. Preemption, chunked prefill, prefix
 caching and parallel workers cannot change it. The rest of vLLM is unaffected: grammars still mask,
 and penalties and biases still apply. If they make the model deviate from its script, that is
 recorded for the controller.
@@ -11,6 +11,7 @@ import functools
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -23,6 +24,7 @@ logger = init_logger("vllm.vllm_regress_sim")
 
 LEAD = 80.0  # advantage of a scripted token: enough against a temperature of 4, not against a bias of -100
 _SHOWN = 40  # tokens of the output that a record shows
+_SHOWN_ALLOWED = 8  # tokens that a grammar allows, of those that a record shows
 _SPACES = {0x120: " ", 0x10A: "\n"}  # in byte-level BPE's alphabet
 
 
@@ -48,6 +50,8 @@ class ScriptedLogits:
         }
         self._texts.update({number: text for text, number in added.items()})
         self._decode = functools.lru_cache(maxsize=4096)(self._read)
+        self._notes = os.environ.get(script_format.NOTES_VARIABLE, "")
+        self._of_request = functools.lru_cache(maxsize=4096)(self._read_file)
 
     def row(
         self, request_id: str, prompt: list[int], output: list[int], adapter: bytes = b""
@@ -83,7 +87,14 @@ class ScriptedLogits:
             got=self._show([token]),
             said=self._show(output[-_SHOWN:]),
             why="masked" if masked else "sampled",
+            allowed=self._allowed(row) if masked else [],
         )
+
+    def _allowed(self, row: Any) -> list[str]:
+        """Return some of the tokens that are not masked, and "..." if there are more."""
+        tokens = np.flatnonzero(np.asarray(row, dtype=np.float32) > -np.inf).tolist()
+        shown = [self._show([token]) for token in tokens[:_SHOWN_ALLOWED]]
+        return shown + ["..."] * (len(tokens) > len(shown))
 
     def _follows(self, request_id: str, prompt: list[int], output: list[int]) -> bool:
         steps = (self._step(request_id, prompt, position) for position in range(len(output)))
@@ -99,10 +110,14 @@ class ScriptedLogits:
         if start is None or end is None:
             return None
         try:
-            payload = script_format.find(prompt, start, end)
-            if payload is None:
-                return None
-            answers = self._decode(tuple(payload))
+            named = script_format.named_in(request_id)
+            if named is not None:
+                answers = self._of_request(*named)
+            else:
+                payload = script_format.find(prompt, start, end)
+                if payload is None:
+                    return None
+                answers = self._decode(tuple(payload))
             choice = script_format.choice_of(request_id) if len(answers) > 1 else 0
             if choice >= len(answers):
                 raise ValueError(f"choice {choice} has no script: {len(answers)} were given")
@@ -111,10 +126,22 @@ class ScriptedLogits:
             self._report(request_id, problem=str(error))
             return None
 
+    def _read_file(self, name: str, request: str) -> tuple[script_format.ScriptedAnswer, ...]:
+        """Return the script that the id of a request names. The mark says that it is followed."""
+        folder = Path(self._notes + script_format.FOLDER_SUFFIX)
+        try:
+            text = (folder / name).read_text(encoding="ascii")
+            if self._report_deviations:
+                (folder / (request + script_format.USED_SUFFIX)).touch()
+        except OSError as error:
+            raise ValueError("its script cannot be read: {}".format(error)) from None
+        return self._numbered(text)
+
     def _read(self, payload: tuple[int, ...]) -> tuple[script_format.ScriptedAnswer, ...]:
-        answers = script_format.decode(
-            "".join(self._texts.get(token, "\ufffd") for token in payload)
-        )
+        return self._numbered("".join(self._texts.get(token, "\ufffd") for token in payload))
+
+    def _numbered(self, text: str) -> tuple[script_format.ScriptedAnswer, ...]:
+        answers = script_format.decode(text)
         numbered = tuple(map(self._numbers.of, answers))
         for token in (token for answer in numbered for step in answer.steps for token, _ in step):
             if not int(token) < self._synthetic.vocab_size:
@@ -139,9 +166,8 @@ class ScriptedLogits:
         self._reported.add(request_id)
         line = json.dumps({"request": request_id, **facts})
         logger.error("the model cannot follow its script: %s", line)
-        path = os.environ.get(script_format.NOTES_VARIABLE)
-        if path:
+        if self._notes:
             with open(
-                path, "a", encoding="utf-8"
+                self._notes, "a", encoding="utf-8"
             ) as file:  # one short write, so that lines of several workers do not mix
                 file.write(line + "\n")

@@ -167,3 +167,38 @@ def test_compare_leaves_out_what_the_deployment_cannot_show(
     comment, _, folded = capsys.readouterr().out.partition("<details>")
     assert comment.count("\n| ") == 2 + 5 and "\n| " in folded  # a header has two lines
     assert "The deployment uses, and the new version does not have:" in comment
+
+
+SCALED = """
+services:
+  vllm:
+    image: vllm/vllm-openai:v0.8.5
+    command: --model m
+    environment: [VLLM_USE_V1=1]
+  probe:
+    image: curl
+    command: curl vllm:8000/generate; curl vllm:8000/metrics | grep vllm:gpu_cache_usage_perc
+"""
+
+
+def test_metrics_and_routes_that_a_deployment_names_are_looked_up_too(tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text(SCALED)
+    changed = changed_uses(read_deployments(str(tmp_path / "compose.yaml")), "0.8.5", "0.33.0")
+    assert {(use.name, use.line, use.breaks) for use in changed} == {
+        ("VLLM_USE_V1", 6, False),
+        ("/generate", 9, True),
+        ("vllm:gpu_cache_usage_perc", 9, True),
+    }
+
+
+def test_a_list_without_vllm_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text("requests==2.32.0\n")
+    for command in (["audit", str(path)], ["compare", str(path), str(path)]):
+        assert cli.main([*CASES, *command]) == 2
+        assert "no vLLM in it, so that nothing was checked" in capsys.readouterr().err
+    assert cli.main([*CASES, "audit", str(path), "--ignore", "no-vllm"]) == 0
+    # One list of several is enough.
+    assert cli.main([*CASES, "audit", str(path), "vllm==0.8.4"]) == 1

@@ -328,13 +328,211 @@ runtime: {command: [vllm, serve], args: [org/m, --enable-lora]}
 """
 OTHER_DOCUMENT = "a: [\n---\n" + KSERVE
 LORA = {"model": "org/m", "enable_lora": True}
+UNIT_IN_SCRIPT = """#!/bin/sh
+cat > /etc/systemd/system/vllm.service <<'UNIT'
+[Service]
+Environment=A=b
+ExecStart=/usr/bin/docker run vllm/vllm-openai:v0.9.1 \\
+  --model org/m --enable-lora
+UNIT
+"""
+BESIDE_ARGUMENTS = """
+image: {repository: vllm/vllm-openai, tag: v0.9.1}
+model: {name: org/m, maxModelLen: "8"}
+extraArgs: [--enable-lora]
+"""
+BELOW_A_KEY = """
+vllm:
+  image: {repository: vllm/vllm-openai, tag: v0.9.1}
+  model: org/m
+  maxModelLen: 8
+  gpuMemoryUtilization: 0.9
+"""
+STAGES = """FROM vllm/vllm-openai:v0.9.1 AS base
+ENTRYPOINT ["vllm", "serve"]
+FROM base
+CMD ["org/m", "--enable-lora"]
+"""
+TERRAFORM = """
+variable "image" { default = "vllm/vllm-openai:v0.9.1" }
+variable "more" { type = list(string) }
+locals { common = ["--max-model-len", "8"] }
+resource "kubernetes_deployment" "a" {
+  spec { template { spec { container {
+    name  = "vllm" # not a comment of YAML
+    image = var.image
+    args  = concat(["--model", "org/m", "--enable-lora"], local.common%s)
+    env {
+      name  = "VLLM_USE_V1"
+      value = "0"
+    }
+  } } } }
+}
+"""
+USER_DATA = """
+resource "aws_instance" "a" {
+  user_data = <<-EOF
+    docker run --gpus all vllm/vllm-openai:v0.9.1 --model org/m --enable-lora
+  EOF
+}
+"""
+TASK_DEFINITION = """
+resource "aws_ecs_task_definition" "a" {
+  container_definitions = jsonencode([{
+    image = "vllm/vllm-openai:v0.9.1", command = ["--model", "org/m", "--enable-lora"]
+  }])
+}
+"""
+NOMAD = """
+job "llm" {
+  task "vllm" {
+    config {
+      image = "vllm/vllm-openai:v0.9.1"
+      args  = ["--model", "org/m", "--enable-lora", "--port", "${NOMAD_PORT_http}"]
+    }
+  }
+}
+"""
+BUILT = """
+services:
+  a:
+    build: {context: ., args: {BASE: "${IMAGE:-vllm/vllm-openai:v0.9.1}"}}
+    command: --model org/m --enable-lora
+"""
+BUILT_ELSEWHERE = """
+services:
+  a:
+    build: {context: ., dockerfile: docker/vllm/Dockerfile}
+    environment: [MODEL_NAME=org/m, GPU_MEMORY_UTILIZATION=0.9]
+"""
+JINJA_BLOCK = """[Service]
+ExecStart=/opt/vllm serve org/m \\
+{% if parser %}
+    --tool-call-parser {{ parser }} \\
+{% endif %}
+    --enable-lora
+"""
+JINJA_COMPOSE = """
+services:
+  vllm:
+    image: {{ vllm_image }}
+    volumes:
+      - {{ cache }}:/root
+    command: >-
+      --model org/m
+      --max-model-len {{ length }}
+"""
+HELM_TEMPLATE = """
+{{- range .Values.models }}
+spec:
+  containers:
+    - image: "{{ .image | default "x" }}"
+      command: [/bin/sh]
+      args:
+        - -c
+        - >-
+          vllm serve
+          {{- if .local }}
+          /models/m
+          {{- end }}
+          --enable-lora
+{{- end }}
+"""
+OWN_CHART = """
+image: {repository: vllm/vllm-openai, tag: v0.9.1, command: [vllm, serve, org/m, --enable-lora]}
+"""
+OWN_KEYS = """
+image: {repository: vllm/vllm-openai, tag: v0.9.1}
+model: org/m
+maxModelLen: 8
+enforceEager: false
+"""
+CONFIGURATION = """
+server: {port: 8000}
+vllm: {model: org/m, max_model_len: 8, gpu_memory_utilization: 0.9}
+"""
+RAY_SERVICE = """
+kind: RayService
+spec:
+  serveConfigV2: |
+    applications:
+    - args:
+        llm_configs:
+          - model_loading_config: {model_source: org/m}
+            engine_kwargs: {max_model_len: 8, enable_lora: true}
+"""
+PROGRAM_IN_MAP = """
+kind: ConfigMap
+data:
+  serve.py: |
+    from vllm.entrypoints.openai.protocol import Request
+    args = AsyncEngineArgs(model="org/m", enable_lora=True)
+"""
+MORE_ARGUMENTS = """
+kind: LLMInferenceService
+spec:
+  model: {uri: hf://org/m}
+  template:
+    containers: [{name: main, env: [{name: VLLM_ADDITIONAL_ARGS, value: --enable-lora}]}]
+  worker:
+    containers: [{name: main, env: [{name: VLLM_ADDITIONAL_ARGS, value: --enable-lora}]}]
+"""
+KEPT = """
+command_of() {
+  local cmd="vllm serve org/m --enable-lora"
+  cmd="$cmd --port $1"
+  echo "$cmd"
+}
+eval "$(command_of 8000)"
+"""
+FOLDER = """
+HERE="$(cd "$(dirname "$0")" && pwd)"
+bash -c "vllm serve $HERE/m --enable-lora"
+"""
+SPEAKS = """
+usage() {
+  cat <<EOF
+Usage: vllm serve org/other
+EOF
+}
+log_info "would run vllm serve org/other"
+vllm serve org/m --enable-lora
+"""
+MODULE = """
+module load vllm/0.9.1
+srun vllm serve org/m --enable-lora
+"""
+SUPERVISED = """[program:vllm]
+command=vllm serve org/m
+  --enable-lora
+"""
+COPIED = """FROM cuda
+RUN pip install vllm==0.9.1
+COPY <<EOF /start.sh
+vllm serve org/m --enable-lora
+EOF
+CMD ["bash", "/start.sh"]
+"""
+METADATA = """# /// script
+# dependencies = ["vllm==0.9.1"]
+# ///
+run(["vllm", "serve", "org/m", "--enable-lora"])
+"""
+CONDITIONAL_LIST = """
+def other():
+    args = []
+def start(quantization):
+    args = ["vllm", "serve", "org/m", "--enable-lora"]
+    if quantization:
+        args.extend(["--quantization", quantization])
+"""
 FORMS = [
     Form("sky.yaml", SKYPILOT, {**LORA, "max_model_len": "4096"}, release="0.9.1"),
     Form("ci.yml", WORKFLOW, LORA, release="0.9.2"),
     Form("values.yaml", KUBEAI, LORA),
-    Form("models.yaml", GPUSTACK, LORA),
+    Form("models.yaml", GPUSTACK, LORA, release="0.9.1"),
     Form("runtime.yaml", KSERVE, {"model": "/mnt/models", "enable_lora": True}, release="0.9.1"),
-    Form("service.yaml", KSERVE_SERVICE, LORA),
+    Form("service.yaml", KSERVE_SERVICE, LORA, complete=False),
     Form("pd.yaml", AIBRIX, LORA, release="0.9.2"),
     Form("lws.yaml", LWS, {**LORA, "tensor_parallel_size": "4"}, release="0.9.1"),
     Form("template.json", RUNPOD, LORA, release="0.9.1"),
@@ -383,6 +581,46 @@ FORMS = [
     Form("a.sh", "vllm serve --enable-lora org/m", LORA),
     Form("a.sh", "vllm serve org/m --enable-lora $MORE", LORA, complete=False),
     Form("Dockerfile", "FROM cuda\nRUN pip install \\\n  vllm==0.9.1 \\\n  x\nENTRYPOINT [\"vllm\", \"serve\"]", {}, complete=False, release="0.9.1"),
+    Form("main.tf", TERRAFORM % "", {**LORA, "max_model_len": "8"}, release="0.9.1"),
+    Form("main.tf", TERRAFORM % ", var.more", {**LORA, "max_model_len": "8"}, complete=False, release="0.9.1"),
+    Form("main.tf", TERRAFORM % ", var.x ? ['a'] : []".replace("'", '"'), LORA, complete=False, release="0.9.1"),
+    Form("main.tf", USER_DATA, LORA, release="0.9.1"),
+    Form("ecs.tf", TASK_DEFINITION, LORA, release="0.9.1"),
+    Form("a.nomad", NOMAD, {**LORA, "port": UNSET}, release="0.9.1"),
+    Form("compose.yaml", BUILT, LORA, release="0.9.1"),
+    Form("compose.yaml", BUILT_ELSEWHERE, {"model": "org/m"}, complete=False),
+    Form("vllm.service.j2", JINJA_BLOCK, LORA, complete=False),
+    Form("compose.yml.j2", JINJA_COMPOSE, {"model": "org/m", "max_model_len": UNSET}, complete=False),
+    Form("deployment.yaml", HELM_TEMPLATE, {"model": "/models/m", "enable_lora": True}, complete=False),
+    Form("values.yaml", OWN_CHART, LORA, release="0.9.1"),
+    Form("values.yaml", OWN_KEYS, {"model": "org/m", "max_model_len": 8, "enforce_eager": None}, complete=False, release="0.9.1"),
+    Form("serving.yaml", CONFIGURATION, {"model": "org/m", "max_model_len": 8}, complete=False),
+    Form("ray.yaml", RAY_SERVICE, {"model": "org/m", "enable_lora": True}, complete=False),
+    Form("map.yaml", PROGRAM_IN_MAP, {"model": "org/m", "enable_lora": True}),
+    Form("llm.yaml", MORE_ARGUMENTS, LORA, complete=False),
+    Form("a.sh", KEPT, LORA, complete=False),
+    Form("a.sh", FOLDER, {"enable_lora": True}),
+    Form("a.sh", SPEAKS, LORA),
+    Form("a.sh", MODULE, LORA, release="0.9.1"),
+    Form("a.sh", "srun --container-image=vllm/vllm-openai:v0.9.1 vllm serve org/m --enable-lora", LORA, release="0.9.1"),
+    Form("a.ps1", "docker run vllm/vllm-openai:v0.9.1 `\n  --model org/m `\n  --enable-lora", LORA, release="0.9.1"),
+    Form("pod.yaml", "command: [sh, -c, 'vllm serve \"$@\"', --]\nargs: [org/m, --enable-lora]", LORA),
+    Form("vllm.conf", SUPERVISED, LORA),
+    Form("Dockerfile", COPIED, LORA, release="0.9.1"),
+    Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["/usr/bin/serve"]', {}, complete=False, release="0.9.1"),
+    Form("Dockerfile", 'FROM cuda\nCMD ["sh", "-c", "vllm serve org/m \\\n --enable-lora"]', LORA),
+    Form("a.py", METADATA, LORA, release="0.9.1"),
+    Form("a.py", "cmd = 'vllm serve org/m --enable-lora'\nif x:\n    cmd += ' --port 1'\nrun(cmd)", LORA, complete=False),
+    Form("a.py", "cmd = ['vllm', 'serve', 'org/m']\ncmd = cmd + ['--enable-lora']\nif x:\n    cmd = [*cmd, '--port', '1']", LORA, complete=False),
+    Form("pod.yaml", "{{- if .Values.on }}\r\nargs:\r\n- --model=org/m\r\n- --max-model-len=8\r\n{{- end }}\r\n", {"model": "org/m"}, complete=False),
+    Form("user_data.sh", UNIT_IN_SCRIPT, LORA, release="0.9.1"),
+    Form("values.yaml", BESIDE_ARGUMENTS, {"enable_lora": True, "max_model_len": "8"}, complete=False, release="0.9.1"),
+    Form("values.yaml", "model: org/m\nmaxModelLen: 8\ngpuMemoryUtilization: 0.9", {"model": "org/m", "max_model_len": 8}, complete=False),
+    Form("values.yaml", BELOW_A_KEY, {"model": "org/m"}, complete=False, release="0.9.1"),
+    Form("Dockerfile", STAGES, LORA, release="0.9.1"),
+    Form("a.sh", "RUN='vllm serve org/m --enable-lora'\nif x; then RUN+=' --port 1'; fi\n$RUN", LORA, complete=False),
+    Form("a.py", CONDITIONAL_LIST, LORA, complete=False),
+    Form("a.py", "V = getenv('V', '0.9.1')\npip(f'vllm=={V}')\nrun(['vllm', 'serve', 'org/m', '--enable-lora'])", LORA, release="0.9.1"),
 ]  # fmt: skip
 
 
@@ -412,6 +650,10 @@ def test_every_form_has_its_options_and_its_version(tmp_path: Path, form: Form) 
         ("a.sh", "if pgrep -f 'vllm serve m'; then exit; fi"),
         ("kserve.yaml", "image: kserve/huggingfaceserver\nargs: [--backend=huggingface, --max-model-len=8]"),
         ("pod.yaml", "containers:\n- {name: a, image: vllm/vllm-openai, command: [sh, -c, sleep infinity]}"),
+        ("values.yaml", "image: x/text-embeddings-inference:1\nargs: [--dtype=float32, --model-id=org/m]\nnext: vllm"),
+        ("pod.yaml", "image: nvcr.io/vllm-runtime:1\ncommand: [python3, -m, planner]\nargs: [--backend=vllm]"),
+        ("compose.yaml", "services: {a: {build: vllm, environment: [VLLM_MODEL=m, 'VLLM_BASE_URL=http://x']}}"),
+        ("main.tf", 'resource "a" "vllm" { image = "app:1" }'),
     ],
 )  # fmt: skip
 def test_what_only_looks_like_a_server(tmp_path: Path, name: str, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_vllm_regress.answers.explain.case_patterns import required_literals
 from pytest_vllm_regress.answers.explain.diagnoses import diagnoses
 from tests.unit.answers.explain.conftest import explained
 
@@ -50,3 +51,50 @@ def test_numbers_are_computed_from_the_message(message: str, step: str) -> None:
 
 def test_a_documented_failure_is_not_claimed_after_another_root_cause() -> None:
     assert diagnosed("ValueError: nothing that is known\n") is None
+
+
+UNSUPPORTED = "ValueError: Model architectures ['{}'] are not supported for now.\n"
+UNKNOWN = "vllm: error: unrecognized arguments: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "message", "step"),
+    [
+        ("0.9.2", UNSUPPORTED.format("GptOssForCausalLM"), 'pip install "vllm>=0.10.1"'),
+        ("0.10.1.dev34+g5bfe0dea7", UNSUPPORTED.format("GptOssForCausalLM"), '"vllm>=0.10.1"'),
+        ("0.33.0", UNSUPPORTED.format("ZebraForCausalLM"), "No release up to "),
+        ("0.8.4", UNKNOWN.format("--async-scheduling"), 'pip install "vllm>=0.10.0"'),
+        ("0.33.0", UNKNOWN.format("--swap-space 4"), "--swap-space was removed in "),
+        ("0.8.4", UNKNOWN.format("--max-model-length"), "Perhaps --max-model-len is meant"),
+        (
+            "0.8.4",
+            "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'async_scheduling'\n",
+            'pip install "vllm>=0.10.0"',
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_the_first_release_that_has_it_is_named(
+    version: str, message: str, step: str, is_late: bool
+) -> None:
+    named = f"vllm=={version}\n"
+    root = explained(message + named if is_late else named + message).failures.root
+    assert root is not None and root.diagnosed is not None
+    assert step in root.diagnosed.do[0]
+
+
+def test_no_release_is_named_for_what_the_installed_one_has() -> None:
+    root = explained("vllm==0.8.4\n" + UNSUPPORTED.format("LlamaForCausalLM")).failures.root
+    assert root is not None and root.diagnosed is not None
+    assert not any("LlamaForCausalLM" in step for step in root.diagnosed.do)
+
+
+@pytest.mark.parametrize("name", diagnoses())
+def test_a_part_of_a_known_text_is_read_without_what_is_missing(name: str) -> None:
+    """Regression: "unrecognized arguments: x" without an option ended in a KeyError."""
+    diagnosis = diagnoses()[name]
+    for pattern in (*diagnosis.seen, *diagnosis.lines):
+        for literal in required_literals(pattern):
+            root = explained(f"ValueError: {literal} {literal}\n").failures.root
+            if root and root.diagnosed:
+                assert "{" not in root.diagnosed.cause

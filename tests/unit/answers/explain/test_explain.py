@@ -18,6 +18,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.explain import case_patterns
+from pytest_vllm_regress.answers.explain import log as log_module
 from pytest_vllm_regress.answers.explain.case_patterns import required_literals
 from pytest_vllm_regress.answers.explain.explanation import Certainty
 from pytest_vllm_regress.answers.explain.log_lines import BLOCK
@@ -387,6 +388,20 @@ def test_compressed_logs_and_those_of_windows_are_read(
     assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 1
 
 
+def test_logs_that_zstd_compressed_are_read_or_the_library_is_named(
+    death: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zstd = log_module._zstd_library()
+    packed = tmp_path / "log.zst"
+    # Two frames, as tools write that compress in parallel.
+    packed.write_bytes(zstd.compress(b"x\n" * 9) + zstd.compress(DIED.encode()))
+    arguments = ["--cases", str(death.directory.parent), "explain", str(packed)]
+    assert cli.main(arguments) == 1
+    monkeypatch.setattr(log_module, "_zstd_library", lambda: None)
+    assert cli.main(arguments) == 2
+    assert "pip install 'pytest-vllm-regress[zstd]'" in capsys.readouterr().err
+
+
 def test_a_pipe_is_read(death: Case, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -402,7 +417,7 @@ def test_what_is_no_text_log_is_named(
     arguments = ["--cases", str(death.directory.parent), "explain"]
     for name, content, status, words in (
         ("empty", b"", 0, "note: {} is empty"),
-        ("log.zst", b"\x28\xb5\x2f\xfd....", 2, "{}: is compressed by zstd. Unpack it first: zstd"),
+        ("log.zst", b"\x28\xb5\x2f\xfd....", 2, "{}: cannot be read: "),
         ("cut.gz", gzip.compress(DIED.encode() * 99)[:-20], 2, "{}: cannot be read: "),
         ("binary", DIED.encode() + b"\0\1", 2, "{}: is not text"),
     ):
@@ -459,3 +474,49 @@ def test_the_output_names_the_cause_what_to_do_and_what_follows(
     assert (
         "  line 3: RuntimeError: Engine core initialization failed. See root cause above." in lines
     )
+
+
+FRAME = """ERROR 11-23 17:35:54 [api.py:1] Traceback (most recent call last):
+ERROR 11-23 17:35:54 [api.py:1]   File "/x/site-packages/vllm/entrypoints/protocol.py", line 5, in check
+ERROR 11-23 17:35:54 [api.py:1]     if data.get("stream"):
+ERROR 11-23 17:35:54 [api.py:1]        ^^^^^^^^
+ERROR 11-23 17:35:54 [api.py:1] AttributeError: 'list' object has no attribute 'get'
+"""
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Case:
+    pattern = r"data\.get\(.*\n(?:.*\^\n)?.*AttributeError: |Value error, `n` must be positive"
+    return CaseFile(symptom=f"[symptom.log]\npattern = {json.dumps(pattern)}").write(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        FRAME,
+        "openai.BadRequestError: Error code: 400 - {'message': 'Value error, `n` must be positive'}",
+        # Many lines of other processes, one of which looks like the beginning.
+        "x = data.get(1)\n" * 45 + FRAME,
+        "INFO 11-23 17:35:54 [api.py:1] rejected: Value error, `n` must be positive",
+    ],
+    ids=["frame", "client", "window", "info"],
+)
+def test_a_wrong_result_is_found_by_what_it_prints(log: str, printed: Case) -> None:
+    assert certainty(BANNER.format("0.8.4") + log, printed) is Certainty.CERTAIN
+    assert certainty(BANNER.format("0.9.0") + log, printed) is Certainty.OUTSIDE
+    assert explained(log, printed).failures.root is None
+
+
+def test_what_a_wrong_result_prints_is_searched_as_a_whole(printed: Case) -> None:
+    assert explained(FRAME.replace("data.get", "items.get"), printed).findings == ()
+
+
+def test_a_failure_that_a_documented_one_led_to_is_no_other_failure(tmp_path: Path) -> None:
+    symptom = "[symptom.log]\npattern = 'must be larger than factor'"
+    case = CaseFile(symptom=symptom).write(tmp_path)
+    outer = TRACEBACK.format(n=1).replace("no room", "the processor failed, no room")
+    chained = "\nThe above exception was the direct cause of the following exception:\n\n"
+    inner = TRACEBACK.format(n=1).replace("no room", "1 must be larger than factor 28")
+    explanation = explained(inner + chained + outer, case)
+    assert [finding.case.id for finding in explanation.findings] == ["demo"]
+    assert explanation.failures.root is None

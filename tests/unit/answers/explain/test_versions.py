@@ -124,3 +124,23 @@ def test_a_package_that_the_log_does_not_name_is_missing_and_not_outside(tmp_pat
     assert certainty(DIED, case) is Certainty.LIKELY
     assert certainty("transformers==5.1\n" + DIED, case) is Certainty.POSSIBLE
     assert certainty("transformers==4.1\n" + DIED, case) is Certainty.OUTSIDE
+
+
+@pytest.mark.parametrize(
+    ("version", "expected", "place"),
+    [
+        ("0.8.3.dev12+g5bfe0dea7", Certainty.CERTAIN, "between 0.8.2 and 0.8.3"),
+        ("0.8.5rc2.dev34+g5bfe0dea7", Certainty.LIKELY, "between 0.8.4 and 0.8.5"),
+        ("0.10.1rc2.dev34+g5bfe0dea7.d20250801", Certainty.OUTSIDE, "between 0.10.0 and 0.10.1"),
+        ("9.9.0.dev1", Certainty.OUTSIDE, "after "),
+    ],
+)
+def test_a_development_version_is_placed_between_releases(
+    version: str, expected: Certainty, place: str, death: Case
+) -> None:
+    explanation = explained(f"Initializing a V1 LLM engine (v{version}) with\n{DIED}", death)
+    (finding,) = explanation.findings
+    assert finding.certainty is expected
+    assert f"vllm {version} comes {place}" in finding.reason
+    (named,) = explanation.versions
+    assert (named.version, len(named.between) > 0) == (version, True)

@@ -109,11 +109,13 @@ def test_a_script_that_could_not_be_followed_is_raised_once(tmp_path: Path) -> N
         "got": "c",
         "said": "aaa",
         "why": "masked",
+        "allowed": ["c", "\n", "..."],
     }
     with notes.open("a") as file:
         file.write(json.dumps(note) + "\n" + '{"request": "8", ')
     with pytest.raises(
-        ScriptError, match=r"request 7 .* at token 3, after 'aaa', wanted 'b', got 'c': its grammar"
+        ScriptError,
+        match=r"request 7 .* at token 3, after 'aaa', wanted 'b', got 'c': its grammar.* allows only 'c' '\\n' ... there",
     ):
         watch.check()
     watch.check()

@@ -49,3 +49,22 @@ def test_without_an_answer_the_deadline_is_missed(
     peer.sendall(sent)
     with pytest.raises(DeadlineExceeded, match="no answer within 0 s"):
         receive(channel)
+
+
+def test_an_interrupt_while_a_request_is_sent_is_remembered(
+    ends: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer may be at work on it, and would read a request to stop only afterwards."""
+    channel, peer = ends
+    send = channel.socket.send
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        send(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(channel.socket, "send", interrupted)
+    wait = Wait(Deadline.after("request", 60), SimpleNamespace(alive=True, hung=hung))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        channel.request({"op": "call"}, wait)
+    assert channel.interrupted
+    assert peer.recv(100) == b'{"op":"call"}\n'

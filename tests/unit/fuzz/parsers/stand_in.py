@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_vllm_regress.fuzz.parsers.meaning import Format
+from pytest_vllm_regress.engines.inputs.formats import Format
 from pytest_vllm_regress.fuzz.parsers.parser_question import ParserQuestion, ParserReply
 
 FORM = Format(

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.engines.inputs.formats import Format
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import JOURNAL, Campaign
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.fuzz.parsers import parser_hunter
-from pytest_vllm_regress.fuzz.parsers.meaning import Format
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter
 from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
 from pytest_vllm_regress.fuzz.parsers.parser_question import ParserQuestion, ParserReply

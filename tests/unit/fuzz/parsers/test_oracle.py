@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.fuzz.parsers.meaning import FunctionCall, Meaning
+from pytest_vllm_regress.engines.inputs.formats import FunctionCall, Meaning
 from pytest_vllm_regress.fuzz.parsers.parser_oracle import ParserAnswer, problem, same
 from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind, cut
 

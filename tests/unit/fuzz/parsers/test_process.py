@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_vllm_regress.engines.inputs.formats import Meaning
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded
-from pytest_vllm_regress.fuzz.parsers.meaning import Meaning
 from pytest_vllm_regress.fuzz.parsers.parser_process import with_failures
 from pytest_vllm_regress.fuzz.parsers.parser_question import (
     ParserQuestion,

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_vllm_regress.engines.inputs.formats import Format
 from pytest_vllm_regress.fuzz.campaign import StepSearch
 from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.parsers.meaning import Format, features, meanings
+from pytest_vllm_regress.fuzz.parsers.meaning import features, meanings
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter, ReadFormat
 from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
 from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind, ParserQuestion, ParserReply

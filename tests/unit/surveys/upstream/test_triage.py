@@ -13,6 +13,7 @@ from pytest_vllm_regress.surveys.upstream.tests import (
     UpstreamOutcome,
     counts,
     drop_torn_line,
+    drop_unfinished,
     outcome_of,
     read_results,
     share_passed,
@@ -34,6 +35,10 @@ def end(test: str, outcome: str = "passed", reason: str = "") -> dict[str, objec
         ("ModuleNotFoundError: No module named 'librosa'", UpstreamOutcome.PACKAGE),
         (
             "pytest_vllm_regress.errors.UsageError: owner/x: no stand-in: there is no forged checkpoint",
+            UpstreamOutcome.MODEL,
+        ),
+        (
+            "RuntimeError: LFM2 tool parser could not locate <|x|>/<|y|> tokens in the tokenizer!",
             UpstreamOutcome.MODEL,
         ),
         ("AssertionError: Torch not compiled with CUDA enabled", UpstreamOutcome.KERNEL),
@@ -136,3 +141,11 @@ def test_an_event_with_odd_values_is_refused(seconds: str) -> None:
     """Regression: OverflowError for a huge number."""
     with pytest.raises(UsageError, match="no event"):
         read_results(f'{{"event": "end", "test": "a", "seconds": {seconds}}}')
+
+
+def test_what_an_interrupted_run_had_begun_is_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    begun: list[dict[str, object]] = [{"event": "start", "test": test} for test in ("a", "b")]
+    path.write_text(record(begun[0], end("a"), begun[1]) + '{"torn')
+    drop_unfinished(path)
+    assert path.read_text() == record(begun[0], end("a"))

@@ -133,6 +133,10 @@ def test_routes_metrics_parsers_and_groups() -> None:
         tool_parsers__hermes="@ToolParserManager.register_module(['hermes', 'pro'])\nclass Hermes: ...",
         reasoning="",
         reasoning____init__="_REASONING_PARSERS_TO_REGISTER = {'r1': ('file', 'R1')}",
+        model_executor__models__registry="""
+        _TEXT_GENERATION_MODELS = {"ZebraForCausalLM": ("zebra", "Zebra"), **others}
+        _PREVIOUSLY_SUPPORTED_MODELS = {"GnuForCausalLM": "0.9"}
+        """,
         plugins____init__="GROUP = 'vllm.general_plugins'",
     )
     assert service.routes(sources) == {"/generate": "", "/health": "GET", "/v1/score": "POST"}
@@ -143,6 +147,7 @@ def test_routes_metrics_parsers_and_groups() -> None:
         "tool:pro": "Hermes",
     }
     assert list(service.plugin_groups(sources)) == ["vllm.general_plugins"]
+    assert list(service.architectures(sources)) == ["ZebraForCausalLM"]
 
 
 def test_requirements() -> None:
