@@ -44,6 +44,7 @@ _BANNER = re.compile(
 )
 SETTING_LITERALS = (b"vllm serve ", b"--model", b"-default args", b"rchitecture", b"-parser ")
 """Texts that select the lines that name models and parsers."""
+_NAMING = ("vllm serve ", "--model", "model=", "model'", 'model"', "rchitecture", "parser")
 MAX_SETTINGS = 12
 _SETTING = re.compile(
     r"""(?:--model(?:-path)?[= ]|vllm serve |\bmodel ?= ?|['"]model['"]: ?)['"]?([\w./-]{3,200})"""
@@ -83,6 +84,8 @@ def settings_in(text: str) -> Iterator[str]:
 
     The name of a model has a digit; ``model=model_path`` has none.
     """
+    if not any(map(text.__contains__, _NAMING)):
+        return
     for model, parser, architecture in _SETTING.findall(text):
         name = model.rstrip("/").rpartition("/")[2]
         if parser or architecture or any(map(str.isdigit, name)):
