@@ -39,10 +39,11 @@ const SHOWN = ["REPRODUCED", "REGRESSED", "IN_RANGE", "R", "X", "G"];
 const UNEXPECTED = ["unexpected", "X", "U", "I"];
 // The verdicts of a mark, one for each device, the one that it shows first. See matrix.html.
 const read = (link) => {
-  const also = (link.dataset.also || "").split(" ");
-  const places = [[link.className, link.getAttribute("href").split("#")[1] || "-"]];
-  for (let at = 0; at + 1 < also.length; at += 2) places.push([also[at], also[at + 1]]);
-  return places.map(([names, place]) => ({ names: names.split(" "), place, device: place.split(".").at(-1) }));
+  const also = (link.getAttribute("data-also") || "").split(" ");
+  const mark = (names, place) => ({ names: names.split(" "), place, device: place.slice(place.lastIndexOf(".") + 1) });
+  const marks = [mark(link.className, link.getAttribute("href").split("#")[1] || "-")];
+  for (let at = 0; at + 1 < also.length; at += 2) marks.push(mark(also[at], also[at + 1]));
+  return marks;
 };
 const NARROW = matchMedia("(max-width: 40rem)");
 const setUpTable = (table, filters) => {
@@ -52,7 +53,8 @@ const setUpTable = (table, filters) => {
   const places = new Map();
   const marks = (cell) => {
     if (!places.has(cell)) places.set(cell, [...cell.children].flatMap(read));
-    return places.get(cell).filter(({ device: name }) => !device || name === device);
+    const known = places.get(cell);
+    return device ? known.filter((mark) => mark.device === device) : known;
   };
   const has = (cell, names) => marks(cell).some((mark) => names.some((name) => mark.names.includes(name)));
   const fields = ["text", "family", "severity", "verdict"].map((name) => byId("filter-" + name));
@@ -166,6 +168,7 @@ const setUpTable = (table, filters) => {
     newest.addEventListener("change", () => { table.classList.toggle("newest", newest.checked); showEnd(); });
     NARROW.addEventListener("change", apply);
     apply();
+    requestIdleCallback(() => rows.forEach(({ cells }) => cells.slice(1).forEach(marks))); // the first filter need not wait for it
   }
   filters.hidden = false;
 
