@@ -207,6 +207,14 @@ def test_reports_hold_no_secret_and_cannot_steer_the_terminal(make_item: MakeIte
     assert skipped.longrepr[:2] == ("test_demo.py", 3) and "hunter" not in skipped.longrepr[2]
 
 
+def test_a_failed_report_lists_the_requests_to_vllm(make_item: MakeItem) -> None:
+    failed, passed = report("failed", text="no"), report("passed")
+    for made in (failed, passed):
+        protocol.remember(make_item(), call(None), made)
+    assert failed.sections == [("Requests to vLLM", "POST /v1/completions: status 500")]
+    assert passed.sections == []
+
+
 def test_what_the_device_cannot_show_is_skipped_before_anything_starts(make_item: MakeItem) -> None:
     protocol.check_applicable(make_item(CaseFile(devices=("sim",))))
     with pytest.raises(pytest.skip.Exception, match="demo-2 can be shown on cpu, gpu") as caught:
