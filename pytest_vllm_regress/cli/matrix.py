@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..answers.audit.boundaries import Only, remaining
@@ -24,7 +24,7 @@ from ..runner.progress import CaseLines, OutputInOrder, Progress
 from ..runner.run import RunRequest, run_batches, run_suite
 from ..runner.shards import CiSystem, ci_job_matrix, shard_count
 from ..runner.slots import machine_room
-from ..runner.suite import SuiteRun, TestOutcome, suite_command
+from ..runner.suite import EnvironmentRun, TestOutcome, suite_command
 from ..runner.sweep import DiskBudget, plan_sweep
 from ..util.paths import writable_root
 from ..util.sizes import GIB
@@ -71,7 +71,6 @@ def matrix(
     `-- pytest tests/` runs your own suite instead, once for each environment, in the working
     directory and with your configuration, and shows what became of each test.
     """
-    cases = command.select(case_ids)
     if suite := suite_command(command.pytest_args):
         unfit: dict[str, object] = {"--only": only, "--on": on, "--shard": shard, "--fresh": fresh}
         unfit |= {"--format": format != "text", "ids of cases": case_ids}
@@ -79,6 +78,8 @@ def matrix(
             raise UsageError(f"{', '.join(unused)}: not with a suite of your own; leave that out")
         places = _SuitePlaces(environments or (), releases, disk, device, jobs or 1, dry_run)
         return _own_suite(command, suite, places, OutputFiles.of(out).check_results())
+    options = command.run_options(device)
+    cases = command.select(case_ids)
     limit = _disk_limit(disk, releases, on)
     names = named_environments(cases, environments or [], releases)
     batches: Sequence[Batch] = remaining(cases, plan_batches(cases, names), only or ())
@@ -106,7 +107,6 @@ def matrix(
     files = OutputFiles.of(out)
     batches = batches_of_shard(batches, shard, files)
     progress = CaseLines(say, logs=False, bar=not command.verbose)
-    options = command.run_options(device)
     executor: Executor
     if dry_run:
         return _print_plan(batches, limit)
@@ -167,7 +167,11 @@ def _own_suite(
             executor = make_executor(None, places.jobs, say)
             command.prepare(batches, options)
         outcome = run_suite(batches, executor, options, progress, lambda run: say(_summary(run)))
-    results = with_known_failures(outcome, suite, command.cases_if_any())
+    runs = sorted(outcome.runs, key=lambda run: names.index(run.environment))  # oldest first
+    outcome = replace(outcome, runs=tuple(runs))
+    # The working directory is that of a project, whose cases are not what is documented of vLLM.
+    known = replace(command, answers=True).cases_if_any()
+    results = with_known_failures(outcome, suite, known)
     try:
         save_suite(results, files, say)
     finally:  # also on a full disk
@@ -175,7 +179,7 @@ def _own_suite(
     return outcome.exit_code
 
 
-def _summary(run: SuiteRun) -> str:
+def _summary(run: EnvironmentRun) -> str:
     counts = ", ".join(f"{run.count(o)} {o.value}" for o in TestOutcome if run.count(o))
     seconds = sum(test.seconds for test in run.tests.values())
     return f"{run.environment}: {counts or 'no tests'}, {seconds:.0f} s"

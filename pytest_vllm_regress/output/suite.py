@@ -13,7 +13,7 @@ from ..answers.explain.known_failures import KnownFailures, Suspects
 from ..cases.model import Case
 from ..environments.installed import VLLM
 from ..environments.releases import known_releases
-from ..runner.suite import SuiteOutcome, SuiteRun, SuiteTest, TestOutcome
+from ..runner.suite import EnvironmentRun, SuiteOutcome, SuiteTest, TestOutcome
 from ..util import codec
 from ..util.files import write_atomically
 from ..util.report import Report, Section, Table, to_markdown
@@ -48,7 +48,7 @@ class SuiteResults:
         versions = [self.versions.get(run.environment, "") for run in works]
         return f"works with vLLM {_spans(versions)}"
 
-    def cell(self, run: SuiteRun, name: str) -> str:
+    def cell(self, run: EnvironmentRun, name: str) -> str:
         """Return what became of a test in a run, in words."""
         test = run.tests.get(name)
         if test is None:
@@ -68,11 +68,24 @@ class SuiteResults:
             for name in outcome.tests
             if everything or not all(_fits(run.tests.get(name)) for run in outcome.runs)
         ]
-        parts = [Table(("environment", *(o.value for o in TestOutcome), "works"), counts)]
+        parts: list[Table | tuple[str, ...]] = [
+            Table(("environment", *(o.value for o in TestOutcome), "works"), counts)
+        ]
         if rows:
             parts.append(Table(("test", *(run.environment for run in outcome.runs)), rows))
+        if why := self._reasons():
+            parts.append(tuple(why))
         problems = [f"Problem: {problem}" for run in outcome.runs for problem in run.problems]
         return Report(sections=[Section(parts=parts)], notes=[*problems, self.badge])
+
+    def _reasons(self) -> list[str]:
+        """Return a line for each test and reason to fail, with its environments."""
+        places: dict[tuple[str, str], list[str]] = {}
+        for run in self.outcome.runs:
+            for name, test in run.tests.items():
+                if not test.fits and test.text:
+                    places.setdefault((name, _first_line(test.text)), []).append(run.environment)
+        return [f"{name} ({', '.join(where)}): {why}" for (name, why), where in places.items()]
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as plain values; ``badge`` is what shields.io reads."""
@@ -98,7 +111,7 @@ class SuiteResults:
             ],
         }
 
-    def _test(self, run: SuiteRun, name: str, test: SuiteTest) -> dict[str, Any]:
+    def _test(self, run: EnvironmentRun, name: str, test: SuiteTest) -> dict[str, Any]:
         suspects = self.suspects.get((run.environment, name))
         return {**codec.encode(test), **({"documented": suspects} if suspects else {})}
 
@@ -165,7 +178,7 @@ def save_suite(results: SuiteResults, files: OutputFiles, say: Callable[[str], N
 
 
 def _first_line(text: str) -> str:
-    """Return the line that says why: of pytest's report the last one that it marks."""
+    """Return the line that says why: of pytest's report the first one that it marks."""
     lines = text.strip().splitlines() or [""]
     marked = [line[2:].strip() for line in lines if line.startswith("E ")]
     return (marked or lines)[0][:_MAX_REASON]

@@ -17,7 +17,7 @@ from ..runner.suite import SuiteTest, TestOutcome, suite_report
 from ..util.masking import mask
 
 MAX_TEXT = 64 * 1024
-"""Characters of a test's report that are kept: its end, which has the exception."""
+"""Characters of a test's report that are kept: the failure, then what was printed."""
 _IN_A_TEST = ("setup", "call")
 
 
@@ -76,14 +76,14 @@ def _test(reports: Sequence[pytest.TestReport]) -> SuiteTest:
 def _reason(report: pytest.TestReport) -> str:
     expected: str | None = getattr(report, "wasxfail", None)
     if expected is not None:
-        return mask(f"expected to fail: {expected}")[-MAX_TEXT:]
+        return mask(f"expected to fail: {expected}")[:MAX_TEXT]
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    return mask(reason)[-MAX_TEXT:]
+    return mask(reason)[:MAX_TEXT]
 
 
 def _text(report: pytest.TestReport | pytest.CollectReport) -> str:
     printed = (f"{name}\n{text}" for name, text in report.sections)
-    return mask("\n".join([*printed, report.longreprtext]))[-MAX_TEXT:]
+    return mask("\n".join([report.longreprtext, *printed]))[:MAX_TEXT]
 
 
 def _without_group(nodeid: str) -> str:

@@ -34,7 +34,7 @@ from .executors import SequentialExecutor, ThreadsExecutor
 from .journal import Journal
 from .plan import assign_workers, split_batches
 from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say
-from .suite import SuiteOutcome, SuiteRun, read_suite_report
+from .suite import EnvironmentRun, SuiteOutcome, read_suite_report
 
 _log = logging.getLogger("vllm_regress.runner")
 
@@ -240,11 +240,11 @@ def run_suite(
     executor: Executor,
     options: RunOptions,
     progress: Progress,
-    show: Callable[[SuiteRun], None],
+    show: Callable[[EnvironmentRun], None],
 ) -> SuiteOutcome:
     """Run the suite of ``options`` once for each batch, which have no cases. ``show`` gets each
     run when it ends."""
-    runs: dict[str, SuiteRun] = {}
+    runs: dict[str, EnvironmentRun] = {}
     with scratch() as folder, sources_looked_up_once():
         files = BatchFiles(folder)
         progress.begin(batches, batches, files)
@@ -265,14 +265,16 @@ def run_suite(
     return SuiteOutcome(_in_order(batches, runs))
 
 
-def _in_order(batches: Sequence[Batch], runs: Mapping[str, SuiteRun]) -> tuple[SuiteRun, ...]:
+def _in_order(
+    batches: Sequence[Batch], runs: Mapping[str, EnvironmentRun]
+) -> tuple[EnvironmentRun, ...]:
     return tuple(runs[b.environment] for b in batches if b.environment in runs)
 
 
-def _run_of(update: BatchUpdate, files: BatchFiles) -> SuiteRun:
+def _run_of(update: BatchUpdate, files: BatchFiles) -> EnvironmentRun:
     unbuilt = update.state is BatchState.UNBUILT
     tests = read_suite_report(files.report(update.batch))
-    return SuiteRun(update.batch.environment, tests, update.run.problems, unbuilt)
+    return EnvironmentRun(update.batch.environment, tests, update.run.problems, unbuilt)
 
 
 KEPT_COPIES = 20

@@ -49,7 +49,7 @@ class SuiteTest(Document, frozen=True):
 
 
 @dataclass(frozen=True)
-class SuiteRun:
+class EnvironmentRun:
     """A suite in one environment. ``problems``: what pytest or the build reported beside tests."""
 
     environment: str
@@ -73,7 +73,7 @@ class SuiteRun:
 class SuiteOutcome:
     """The runs of a suite, in the order of the environments."""
 
-    runs: tuple[SuiteRun, ...]
+    runs: tuple[EnvironmentRun, ...]
     interrupted: bool = False
 
     @property

@@ -127,6 +127,7 @@ def cli(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_refuses_what_it_would_ignore(tmp_path: Path) -> None:
     for arguments, message in (
         (["--env", "vllm-0.8.5", "--", "tests/"], "-- pytest tests/"),
+        (["--dry-run", "--format", "github", "--", "tests/"], "-- pytest tests/"),
         (["--", "pytest"], "--releases or --env"),
         (["--env", "vllm-0.8.5", "--fresh", "--", "pytest"], "--fresh: not with a suite"),
     ):

@@ -11,7 +11,7 @@ import pytest
 from pytest_vllm_regress.answers.explain.known_failures import Suspects
 from pytest_vllm_regress.output.formats import OutputFiles
 from pytest_vllm_regress.output.suite import SuiteResults, rendered_suite, save_suite
-from pytest_vllm_regress.runner.suite import SuiteOutcome, SuiteRun, SuiteTest, TestOutcome
+from pytest_vllm_regress.runner.suite import EnvironmentRun, SuiteOutcome, SuiteTest, TestOutcome
 from pytest_vllm_regress.util.report import to_terminal
 
 PASSED = SuiteTest(TestOutcome.PASSED, 1.5)
@@ -19,7 +19,7 @@ FAILED = SuiteTest(TestOutcome.FAILED, 2.0, "> f()\nE   ValueError: <b>\n\na.py:
 
 
 def results(**runs: tuple[str, dict[str, SuiteTest]]) -> SuiteResults:
-    outcome = SuiteOutcome(tuple(SuiteRun(name, tests) for name, (_, tests) in runs.items()))
+    outcome = SuiteOutcome(tuple(EnvironmentRun(name, tests) for name, (_, tests) in runs.items()))
     versions = {name: version for name, (version, _) in runs.items()}
     return SuiteResults(outcome, ("pytest",), {("old", "a.py::x"): Suspects(("demo-1",))}, versions)
 
@@ -34,7 +34,8 @@ def test_documented_failures_stand_beside_the_test_that_fails_there() -> None:
     assert rows == [("a.py::x", "failed: demo-1", "passed"), ("a.py::y", "passed", "not run")]
     assert "failed: demo-1" in rendered_suite("markdown", TWO)
     assert "<td>failed: demo-1</td>" in rendered_suite("html", TWO)
-    assert "x" in to_terminal(TWO.report(everything=False))
+    shown = to_terminal(TWO.report(everything=False))
+    assert "a.py::x (old): ValueError: <b>" in shown
 
 
 def test_junit_has_a_suite_for_each_release() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner.suite import (
+    EnvironmentRun,
     SuiteOutcome,
-    SuiteRun,
     SuiteTest,
     TestOutcome,
     refuse_paths,
@@ -52,16 +52,16 @@ def test_the_environment_is_chosen_by_the_command() -> None:
 @pytest.mark.parametrize(
     ("runs", "code"),
     [
-        ([SuiteRun("a", {"t": PASSED, "s": SuiteTest(TestOutcome.SKIPPED)})], 0),
-        ([SuiteRun("a", {"t": PASSED}), SuiteRun("b", {"t": FAILED})], 1),
-        ([SuiteRun("a", {"t": PASSED, "u": SuiteTest(TestOutcome.NOT_RUN)})], 1),
-        ([SuiteRun("a", {"t": PASSED}, ("pytest had an internal error",))], 1),
-        ([SuiteRun("a")], 1),
-        ([SuiteRun("a", {"t": FAILED}), SuiteRun("b", unbuilt=True)], 3),
+        ([EnvironmentRun("a", {"t": PASSED, "s": SuiteTest(TestOutcome.SKIPPED)})], 0),
+        ([EnvironmentRun("a", {"t": PASSED}), EnvironmentRun("b", {"t": FAILED})], 1),
+        ([EnvironmentRun("a", {"t": PASSED, "u": SuiteTest(TestOutcome.NOT_RUN)})], 1),
+        ([EnvironmentRun("a", {"t": PASSED}, ("pytest had an internal error",))], 1),
+        ([EnvironmentRun("a")], 1),
+        ([EnvironmentRun("a", {"t": FAILED}), EnvironmentRun("b", unbuilt=True)], 3),
     ],
 )
 def test_the_exit_code_is_0_only_if_everything_passed_everywhere(
-    runs: list[SuiteRun], code: int
+    runs: list[EnvironmentRun], code: int
 ) -> None:
     assert SuiteOutcome(tuple(runs)).exit_code == code
     assert SuiteOutcome(tuple(runs), interrupted=True).exit_code == 130
