@@ -185,6 +185,10 @@ def pytest_runtest_makereport(
         from . import protocol as legs
 
         legs.remember(item, call, report)
+        if report.failed and SESSION in item.config.stash:
+            from .known_failures import name_known_failures
+
+            name_known_failures(item, report)
     return report
 
 

@@ -44,6 +44,7 @@ class _Option(NamedTuple):
 _PHASES = {name.replace("_", "-"): name for name in TIMEOUTS_S}
 _LIMITS = ("engines", "memory", "processes", "log", "session", "gpu-wait")
 DEFAULTS_INI = "vllm_engine_defaults"
+NAME_KNOWN_INI = "vllm_name_known"
 OPTIONS = (
     _Option(
         "vllm_gpu",
@@ -152,6 +153,12 @@ def add_options(parser: pytest.Parser) -> None:
         "fields of EngineSpec for all tests without a case, one NAME=VALUE a line, as JSON or else text",
         type="linelist",
         default=[],
+    )
+    parser.addini(
+        NAME_KNOWN_INI,
+        "name documented failures of the environment below a failed test that shows no case itself",
+        type="bool",
+        default=True,
     )
     for option in OPTIONS:
         if option.flag:
