@@ -10,6 +10,7 @@ Every message says what happened, where the value came from, what is allowed, an
         Unsupported                 this vLLM or device lacks what a test needs (NOT_APPLICABLE)
         NotAtWork                   the positive control of a test failed (INCONCLUSIVE)
         ScriptError                 the simulated model could not follow its script (INCONCLUSIVE)
+        HeldRequests                an engine keeps requests that have ended (INCONCLUSIVE)
         ChildError                  a failure in a target process; carries the parts that a verdict
         looks at
             RemoteError             an exception in the target
@@ -25,9 +26,9 @@ Every message says what happened, where the value came from, what is allowed, an
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NewType, TypedDict, Unpack
+from typing import NamedTuple, NewType, TypedDict, Unpack
 
 
 class Kind(enum.StrEnum):
@@ -290,6 +291,40 @@ class ScriptError(RegressError):
 
     No symptom names its phase ("test"), so it makes the verdict of a case INCONCLUSIVE.
     """
+
+
+class Violation(NamedTuple):
+    """Something of an engine that is left of requests that have ended.
+
+    ``container``: its name in vLLM (``scheduler.requests``), or what there is less of than at the
+    start (``free blocks``). ``requests``: their ids, where they are known.
+    """
+
+    container: str
+    count: float
+    requests: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.requests:
+            return f"{self.container}: {self.count:g} fewer than at the start"
+        names = ", ".join(self.requests[:_MAX_IDS]) + ", ..." * (len(self.requests) > _MAX_IDS)
+        return f"{self.container}: {self.count:g} ({names})"
+
+
+_MAX_IDS = 5
+
+
+class HeldRequests(RegressError):
+    """After a test, an engine still holds requests that have ended. The message names each
+    container, how much it holds, and the requests.
+
+    No symptom names its phase ("test"), so it makes the verdict of a case INCONCLUSIVE.
+    """
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        words = "; ".join(map(str, violations))
+        super().__init__(f"the engine still holds requests that have ended: {words}")
+        self.violations = tuple(violations)
 
 
 class DeviceBusy(ChildError):
