@@ -294,24 +294,15 @@ class ScriptError(RegressError):
 
 
 class Violation(NamedTuple):
-    """Something of an engine that is left of requests that have ended.
+    """Something in an engine that is left of a request that has ended.
 
-    ``container``: its name in vLLM (``scheduler.requests``), or what there is less of than at the
-    start (``free blocks``). ``requests``: their ids, where they are known.
+    ``container``: its name in vLLM (``scheduler.requests``), with the id of the ``request``; or what
+    there is less of than at the start (``free blocks``), and how much is ``lacking``.
     """
 
     container: str
-    count: float
-    requests: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if not self.requests:
-            return f"{self.container}: {self.count:g} fewer than at the start"
-        names = ", ".join(self.requests[:_MAX_IDS]) + ", ..." * (len(self.requests) > _MAX_IDS)
-        return f"{self.container}: {self.count:g} ({names})"
-
-
-_MAX_IDS = 5
+    request: str = ""
+    lacking: float = 0
 
 
 class HeldRequests(RegressError):
@@ -322,9 +313,21 @@ class HeldRequests(RegressError):
     """
 
     def __init__(self, violations: Sequence[Violation]) -> None:
-        words = "; ".join(map(str, violations))
-        super().__init__(f"the engine still holds requests that have ended: {words}")
         self.violations = tuple(violations)
+        words = "; ".join(map(self._describe, self.containers))
+        super().__init__(f"the engine still holds requests that have ended: {words}")
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """The names of the containers."""
+        return tuple(dict.fromkeys(violation.container for violation in self.violations))
+
+    def _describe(self, container: str) -> str:
+        here = [one for one in self.violations if one.container == container]
+        if lacking := max(one.lacking for one in here):
+            return f"{container}: {lacking:g} fewer than at the start"
+        names = ", ".join(one.request for one in here[:5])
+        return f"{container}: {len(here)} ({names}{', ...' if here[5:] else ''})"
 
 
 class DeviceBusy(ChildError):

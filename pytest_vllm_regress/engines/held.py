@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ _ANSWER_S = 2.0
 class Held:
     """What the processes of one engine hold at one moment, as ``dialect/held.py`` reads it.
 
-    ``readable``: a front process and a core have answered.
+    There is no violation unless a front process and a core have answered. ``missing``: what these
+    processes cannot tell.
     """
 
-    readable: bool
     violations: frozenset[Violation]
     missing: frozenset[str]
 
@@ -46,54 +46,65 @@ class Held:
         violations = set[Violation]()
         for core in cores:
             for name, ids in core["held"].items():
-                if left := set(ids) - live:
-                    violations.add(Violation(name, len(left), tuple(sorted(left))))
+                violations |= {Violation(name, request) for request in set(ids) - live}
             if not live:
                 for name, (now, start) in core["numbers"].items():
-                    violations.add(Violation(name, start - now))
+                    violations.add(Violation(name, lacking=start - now))
         if not known:
             for front in fronts:
                 for name, ids in front["held"].items():
-                    violations.add(Violation(name, len(ids), tuple(sorted(ids))))
+                    violations |= {Violation(name, request) for request in ids}
         missing = {name for part in parts for name in part["missing"]}
-        return cls(bool(fronts and cores), frozenset(violations), frozenset(missing))
+        return cls(frozenset(violations if fronts and cores else ()), frozenset(missing))
 
 
 class HeldReader:
-    """Asks the processes of one engine. ``folder`` has a socket for each of them."""
+    """Asks the processes of one engine. ``folder`` has a socket for each of them.
 
-    def __init__(self, folder: Path) -> None:
+    ``leaky``: containers of which it is known that this release keeps requests in them; there is no
+    grace for them. Shared by the engines of a session.
+    """
+
+    def __init__(self, folder: Path, leaky: set[str] | None = None) -> None:
         self._folder = folder
+        self._leaky = set() if leaky is None else leaky
+        self._reported: set[Violation] = set()
 
     def read(self) -> Held:
         """Return what the processes hold now. One that has ended, or does not answer, is left out.
 
-        The front processes are asked first: a request that is sent then is not taken for one that
-        has ended twice in a row.
+        The front processes are asked first: what they do not know then has ended, or is new and
+        ends before the grace does.
         """
         sockets = sorted(self._folder.iterdir(), key=lambda path: not path.name.endswith("-front"))
         answers = (_ask(path) for path in sockets)
         return Held.of(answer for answer in answers if answer is not None)
 
     def violation(self) -> HeldRequests | None:
-        """Return the error for what is still held when the grace has passed; None if nothing is."""
-        return settled(self.read)
+        """Return the error for what is still held when the grace has passed; None if nothing is that
+        was not reported before."""
+        lasting = settled(self.read, self._reported, self._leaky)
+        self._reported |= lasting
+        self._leaky |= {violation.container for violation in lasting}
+        return HeldRequests(sorted(lasting)) if lasting else None
 
 
 def settled(
     read: Callable[[], Held],
+    reported: Set[Violation] = frozenset(),
+    leaky: Set[str] = frozenset(),
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> HeldRequests | None:
-    """Return the error for violations that every reading of the grace has; None if there are none."""
+) -> Set[Violation]:
+    """Return the violations that every reading of the grace has, without those ``reported``."""
     end = clock() + GRACE_S
     held = read()
-    lasting = held.violations
-    while held.readable and lasting and clock() < end:
+    lasting = held.violations - reported
+    while {violation.container for violation in lasting} - leaky and clock() < end:
         sleep(_PAUSE_S)
         held = read()
         lasting &= held.violations
-    return HeldRequests(sorted(lasting)) if held.readable and lasting else None
+    return lasting
 
 
 def _ask(path: Path) -> dict[str, Any] | None:

@@ -89,6 +89,7 @@ class Session:
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
         self._started: WeakSet[Running] = WeakSet()
+        self._leaky: set[str] = set()
         self._unstartable: dict[tuple[str, EngineSpec, Front], Exception] = {}
         self.engines = EnginePool(settings.max_engines, self._charge)
         self.gpus = Placement(lambda line: self.progress(line))
@@ -331,7 +332,7 @@ class Session:
             label=front,
             import_path=spec.import_path,
         )
-        reader = HeldReader(held) if held else None
+        reader = HeldReader(held, self._leaky) if held else None
         return Launch(child, spec, self._deadline, scripts, request, timeout, reader), lease
 
     def _held_folder(self) -> Path | None:

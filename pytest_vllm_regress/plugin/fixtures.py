@@ -251,7 +251,7 @@ def _lent(
         try:
             if fresh:
                 _report_leftovers(request, engine.stop())
-            elif held or _is_spent(leg, engine):
+            elif _is_spent(leg, engine):
                 session.drop(target, spec, front)
             if held:
                 raise held
