@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_vllm_regress.answers.fixes.evidence import read, root
+from pytest_vllm_regress.answers.explain import log
 from pytest_vllm_regress.answers.fixes.index import FixIndex, fix_index
-from pytest_vllm_regress.answers.fixes.suggestions import Suggestion, suggest
+from pytest_vllm_regress.answers.fixes.suggestions import Suggestion, evidence_of, suggest
 
 SAMPLE = Path(__file__).parent / "samples" / "fixes.jsonl"
 
@@ -60,10 +61,10 @@ def measure(texts: Path, half: str, *, about: bool) -> Iterator[Outcome]:
             continue
         title, _, body = path.read_text().partition("\n")
         start = time.process_time()
-        evidence = root(read(body))
+        said = title.lstrip("# ") if about else ""
+        explanation = log.explain(io.BytesIO(body.encode()), (), path.name)
         suggestions = []
-        if evidence is not None:
-            evidence = replace(evidence, about=title.lstrip("# ") if about else "")
+        if (evidence := evidence_of(explanation, said)) is not None:
             suggestions = suggest(evidence, version_of(report, index), index)
         numbers = [suggestion.fix.number for suggestion in suggestions]
         places = [place for place, number in enumerate(numbers) if number in report["fixes"]]
@@ -86,10 +87,10 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--half", choices=("development", "held out"))
+    parser.add_argument("--half", choices=("development", "held out", "new"))
     parser.add_argument("--misses", action="store_true")
     options = parser.parse_args()
-    for half in (options.half,) if options.half else ("development", "held out"):
+    for half in (options.half,) if options.half else ("development", "held out", "new"):
         for about in (False, True):
             outcomes = list(measure(options.texts, half, about=about))
             print(f"{half}, {'with the title' if about else 'the log alone'}:")

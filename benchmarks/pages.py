@@ -42,13 +42,15 @@ const change = (id, value) => {
   field.value = value;
   field.dispatchEvent(new Event(field.matches("select") ? "change" : "input"));
   document.body.getBoundingClientRect();
-  document.querySelector("tbody").getBoundingClientRect();
+  document.querySelector("#table tbody").getBoundingClientRect();
   return performance.now() - begin;
 };
 """
 TEXT = CHANGE + "return change('filter-text', '17173');"
 TEXT_AGAIN = CHANGE + "return change('filter-text', '');"
 VERDICT = CHANGE + "return change('filter-verdict', 'REPRODUCED');"
+DEVICE = CHANGE + "return change('device', 'cpu');"
+DEVICES = CHANGE + "return change('device', '');"
 COMPARE = (
     CHANGE
     + "change('filter-verdict', ''); change('compare-before', '3'); return change('compare-after', '9');"
@@ -99,6 +101,8 @@ def measure(browser: webdriver.Chrome, page: Path) -> None:
         }
         if browser.execute_script("return document.getElementById('compare-after') !== null"):
             scripts["compare"] = COMPARE
+        if browser.execute_script("return document.getElementById('device') !== null"):
+            scripts |= {"one device": DEVICE, "all devices": DEVICES}
         for name, script in scripts.items():
             rows.setdefault(name, []).append(browser.execute_script(script))
     for name, times in rows.items():

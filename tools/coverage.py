@@ -32,6 +32,7 @@ def main(environment: str, case_ids: list[str]) -> None:
         sys.exit(f"build it first: vllm-regress env build {environment}")
     (package,) = target.python.parents[1].glob("lib/python3.*/site-packages/vllm")
     functions = ChangedFunctions(dict(functions_in(package)), ())
+    names = functions.names
     with scratch() as folder, functions.recorded(folder):
         # One at a time: the epoch is that of a single test.
         run = [sys.executable, "-m", "pytest_vllm_regress", "run", "--jobs", "1"]
@@ -40,7 +41,7 @@ def main(environment: str, case_ids: list[str]) -> None:
         executed: dict[str, set[str]] = {}
         for line in read_lines(folder / "by-case.jsonl", 0, _MAX_BYTES)[0]:
             case_id, numbers = json.loads(line)
-            executed.setdefault(case_id, set()).update(functions.names[n] for n in numbers)
+            executed.setdefault(case_id, set()).update(names[n] for n in numbers)
     CaseCoverage.of(target.versions["vllm"], executed).save()
 
 

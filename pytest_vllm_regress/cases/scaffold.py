@@ -216,6 +216,8 @@ class Draft:
     fixed_by: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     """Further files of the directory: name to content."""
+    fix: str = ""
+    """What is known of the change that fixed it, for the README."""
 
     @property
     def template(self) -> Template:
@@ -361,4 +363,7 @@ def _files(case: Case, upstream: GitHubReport | Unreported, draft: Draft) -> dic
             component=draft.component,
             module=_IMPORT_NAMES.get(distribution, distribution),
         )
-    return {**files, "README.md": render_text("readme.md.txt", case=case, upstream=upstream)}
+    return {
+        **files,
+        "README.md": render_text("readme.md.txt", case=case, upstream=upstream, fix=draft.fix),
+    }

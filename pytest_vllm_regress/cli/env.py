@@ -12,7 +12,7 @@ from ..environments.names import resolve
 from ..environments.recipes import EnvironmentFile, Recipe, find_file, load
 from ..errors import BuildError, RegressError, UsageError
 from ..util.files import peek, write_atomically
-from ..util.sizes import GIB
+from ..util.sizes import GIB, freed_by_removing
 from .context import Invocation, Names, TextOrJson, print_columns, print_json, say, warn
 
 _DAY_S = 86400
@@ -137,7 +137,6 @@ def prune(names: Names = None, older_than: float | None = None) -> None:
     cache, file = EnvironmentCache(), _file()
     current = {cache.place(recipe) for recipe in file.recipes.values()}
     listed, kernels = cache.listing(), compiled.list_kernels()
-    before = cache.total_size() + sum(entry.size for entry in kernels)
 
     def selected(name: str, used: float, is_outdated: bool = False) -> bool:
         if names:
@@ -146,18 +145,31 @@ def prune(names: Names = None, older_than: float | None = None) -> None:
             return time.time() - used >= older_than * _DAY_S
         return is_outdated
 
-    for entry in listed:
-        is_outdated = entry.name in file.recipes and entry.path not in current
-        if selected(entry.name, entry.used, is_outdated):
-            say(f"{entry.path.name}: {'removed' if cache.remove(entry) else 'in use, kept'}")
-    for kernel in kernels:
-        if selected(kernel.name, kernel.used):
-            state = "removed" if compiled.remove(kernel) else "in use, kept"
-            say(f"{kernel.name}, compiled kernels: {state}")
+    going = [
+        entry
+        for entry in listed
+        if selected(
+            entry.name, entry.used, entry.name in file.recipes and entry.path not in current
+        )
+    ]
+    compiled_going = [kernel for kernel in kernels if selected(kernel.name, kernel.used)]
+    places = [entry.path for entry in going if not entry.in_use]
+    freed = freed_by_removing(*places, *(kernel.path for kernel in compiled_going))
+    shared = sum(entry.size for entry in going if not entry.in_use) - freed
+    for entry in going:
+        removed = cache.remove(entry)
+        say(f"{entry.path.name}: {'removed' if removed else 'in use, kept'}")
+    for kernel in compiled_going:
+        state = "removed" if compiled.remove(kernel) else "in use, kept"
+        say(f"{kernel.name}, compiled kernels: {state}")
     if partial := cache.sweep():
         say(f"{partial} left by interrupted builds: removed")
-    after = cache.total_size() + sum(entry.size for entry in compiled.list_kernels())
-    say(f"{max(0, before - after) / GIB:.1f} GiB freed in {cache.root.parent}")
+    say(f"{freed / GIB:.1f} GiB freed in {cache.root.parent}")
+    if shared > GIB / 10:
+        say(
+            f"another {shared / GIB:.1f} GiB were shared by hard links with uv's cache or other "
+            "environments: `uv cache prune` removes what no environment uses"
+        )
     cached = {entry.name for entry in listed} | {kernel.name for kernel in kernels}
     if unknown := sorted(set(names or ()) - cached):
         raise UsageError(

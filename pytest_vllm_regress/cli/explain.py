@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..answers.explain import log
+from ..answers.fixes.installed_lines import InstalledSources
 from ..answers.fixes.suggestions import suggestions
 from ..util.text import one_line
 from .context import (
@@ -23,20 +24,28 @@ UNDOCUMENTED = 5
 """Exit code for a failure that no case documents."""
 
 
-def explain(command: Invocation, file: str, about: str = "", format: TextOrJson = "text") -> int:
+def explain(
+    command: Invocation,
+    file: str,
+    about: str = "",
+    env: str | None = None,
+    format: TextOrJson = "text",
+) -> int:
     """Say which known failure a log shows, why, and what to do.
 
-    Names the lines that show each failure, the root cause first. Reads the log and runs nothing.
+    Names the lines that show each failure, the root cause first. Reads the log and runs nothing; an
+    interpreter that is given as --env is started to ask for its path.
 
     Exit codes: 0 no failure; 1 a documented failure; 2 usage or bad input; 4 internal error; 5 only
     failures that no case documents.
     """
 
     cases = command.cases()
+    sources = InstalledSources.of(env) if env is not None else None
     with log.opened(file, warn) as stream:
         source = "standard input" if file == "-" else file
         explanation = log.explain(stream, cases, source, about)
-    fixes = suggestions(explanation.unexplained, about)
+    fixes = suggestions(explanation, about, sources)
     if format == "json":
         suggested = [suggestion.to_json() for suggestion in fixes]
         print_json({"schema": SCHEMA_VERSION, **explanation.to_json(), "fixes": suggested})

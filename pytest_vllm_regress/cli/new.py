@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ..answers.fixes.index import fix_index
+from ..answers.fixes.new_case import draft_of_fix
 from ..cases.loading import load_valid_cases
 from ..cases.scaffold import (
     PLACEHOLDER,
@@ -31,6 +33,7 @@ def new(
     command: Invocation,
     upstream: str | None = None,
     finding: Path | None = None,
+    from_fix: str | None = None,
     front: str = "",
     title: str | None = None,
     affected: str = ">=0",
@@ -41,7 +44,9 @@ def new(
 ) -> None:
     """Write a new case: case.toml, a test that runs, a README."""
 
-    if finding is None and upstream is None:
+    if finding is not None and from_fix is not None:
+        raise UsageError("new: give --from or --finding, not both")
+    if finding is None and upstream is None and from_fix is None:
         raise UsageError("new: give the upstream report, as a URL, owner/name#number or a number")
     if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
@@ -54,6 +59,11 @@ def new(
         front=front,
     )
     draft = _with_fields(draft, set)
+    if from_fix is not None:
+        index = fix_index()
+        fix = index.find(from_fix)
+        draft = draft_of_fix(index, fix, draft)
+        upstream = upstream or draft.fixed_by[0]
     report: GitHubReport | Unreported
     if finding is not None:
         from ..fuzz.draft import draft_from_file

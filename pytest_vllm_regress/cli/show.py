@@ -60,7 +60,8 @@ def _show_fix(command: Invocation, name: str, *, as_json: bool) -> None:
         "words": fix.terms.split(),
         "cases": cases,
         "upstream": address,
-        "new case": f"vllm-regress new {fix.number} --set fixed-by={address}",
+        "tests": fix.tests,
+        "new case": f"vllm-regress new --from {fix.name}",
         "bisect": f"vllm-regress bisect {cases[0]}" if cases else "",
     }
     if as_json:
@@ -90,6 +91,6 @@ def _one_line(value: object) -> str:
             for key, item in value.items()
             if item not in ("", [])
         )
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(_one_line, value))
     return str(value).lower() if isinstance(value, bool) else one_line(str(value))

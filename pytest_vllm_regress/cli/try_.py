@@ -53,7 +53,7 @@ def try_(
         comparison = plan_comparison(tree, cases, not case_ids, base, base_env)
         show(
             f"{len(comparison.changed)} changed files against {comparison.base.id[:10]} ({comparison.base.subject}); "
-            f"{len(cases)} cases, {len(comparison.related)} of them have to do with these files; over {comparison.base_environment}"
+            f"{len(cases)} cases, first the {comparison.close} closest; over {comparison.base_environment}"
         )
         runner = PatchRunner(
             command.run_options(None).with_pytest_args(f"--vllm-leftovers={KEPT_REQUESTS}"),

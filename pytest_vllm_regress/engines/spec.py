@@ -86,6 +86,7 @@ class EngineSpec:
     ``task``: ``generate``, or a pooling task: ``embed`` (one vector), ``token_embed`` (one vector
     per token), ``classify`` (class probabilities) or ``score`` (a cross-encoder's score for a pair
     of texts).
+    ``max_model_len``: forged decoders take up to 32768 tokens.
     ``tokenizer_pool_size``: None keeps vLLM's default. Its meaning depends on the version: a Ray
     actor pool up to 0.8.4, later accepted and ignored, then removed, then the thread pool
     ``renderer_num_workers``. ``extra``: further engine arguments. ``server_options``: options of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,10 @@ MEMBER = "coverage.json"
 class CaseCoverage:
     """Functions (``vllm.v1.core.sched.scheduler:Scheduler.schedule``) of a release.
 
-    ``always``: those that every case executes, at the import of vLLM for example. ``by_case``:
-    the numbers of the other ``functions`` that a case executes.
+    ``by_case``: the numbers of the ``functions`` that each case executes.
     """
 
     release: str
-    always: tuple[str, ...]
     functions: tuple[str, ...]
     by_case: Mapping[str, tuple[int, ...]]
 
@@ -38,15 +35,13 @@ class CaseCoverage:
     @classmethod
     def of(cls, release: str, executed: Mapping[str, Set[str]]) -> CaseCoverage:
         """Return the coverage from the functions that each case executed."""
-        counts = Counter(name for names in executed.values() for name in names)
-        always = tuple(sorted(name for name, count in counts.items() if count == len(executed)))
-        functions = tuple(sorted(counts.keys() - set(always)))
+        functions = tuple(sorted(set().union(*executed.values())))
         numbers = {name: number for number, name in enumerate(functions)}
         by_case = {
-            case_id: tuple(sorted(numbers[name] for name in executed[case_id] if name in numbers))
+            case_id: tuple(sorted(numbers[name] for name in executed[case_id]))
             for case_id in sorted(executed)
         }
-        return cls(release, always, functions, by_case)
+        return cls(release, functions, by_case)
 
     def save(self, path: Path = FILE) -> None:
         """Write the file. Equal coverage gives equal bytes."""
@@ -56,5 +51,5 @@ class CaseCoverage:
             archive.writestr(member, content, zipfile.ZIP_LZMA)
 
     def executed_by(self, case_id: str) -> Set[str]:
-        """Return what only some cases execute, and this one does."""
+        """Return the functions that a case executes; none if that is not recorded."""
         return {self.functions[number] for number in self.by_case.get(case_id, ())}

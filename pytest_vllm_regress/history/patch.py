@@ -271,7 +271,8 @@ def plan_comparison(
     related, close = frozenset(case.id for case in cases), len(cases)
     if sort_cases:
         near = nearness(cases, changed, functions, source.repository)
-        cases = tuple(sorted(cases, key=lambda case: near[case.id], reverse=True))
+        shortest_first = sorted(cases, key=lambda case: recorded_seconds(case, ""))
+        cases = tuple(sorted(shortest_first, key=lambda case: near[case.id], reverse=True))
         related = frozenset(case_id for case_id, numbers in near.items() if any(numbers[:2]))
         close = min(sum(map(any, near.values())), MAX_CLOSE)
     if environment is None:

@@ -45,13 +45,14 @@ _BEFORE_REQUESTS = frozenset({"import", "start", "ready"})
 class FaultInjection:
     """One impostor in one leg: it replaces every answer of the target.
 
-    ``injected``: there was a request to replace.
+    ``injected``: there was a request to replace. ``replaced``: the calls that it replaced.
     """
 
     def __init__(self, impostor: Impostor, case: Case, flood: str) -> None:
         self.impostor = impostor
         self.acts_as = impostor_of_kind(case) if impostor is Impostor.FLOODED_LOG else impostor
         self.injected = False
+        self.replaced: list[str] = []
         self._flood = flood if impostor is Impostor.FLOODED_LOG else ""
         self._phases = case.symptom.phases
 
@@ -70,6 +71,7 @@ class FaultInjection:
     def forge(self, phase: str) -> None:
         """Raise the impostor's failure without a request to the target."""
         self.injected = True
+        self.replaced.append(f"phase {phase}")
         logged = {Part.LOG: Masked(self._flood)} if self._flood else {}
         kind, message = "ValueError", UNRELATED_MESSAGE
         match self.acts_as:
@@ -100,7 +102,7 @@ class FaultInjection:
         def ask(child: Child, operation: str, deadline: Deadline, arguments: dict[str, Any]) -> Any:
             if operation not in _ASKED_BY_TESTS:
                 return child.ask(operation, deadline, **arguments)
-            self._begin(child)
+            self._begin(child, operation)
             match self.acts_as:
                 case Impostor.WRONG_ARGUMENT:
                     return child.ask(operation, deadline, **_with_nobodys(operation, arguments))
@@ -131,7 +133,8 @@ class FaultInjection:
             return engine.route_through(_Transport(self, engine))
         return contextlib.nullcontext()
 
-    def _begin(self, child: Child) -> None:
+    def _begin(self, child: Child, call: str) -> None:
+        self.replaced.append(call)
         first, self.injected = not self.injected, True
         if first and self._flood:
             with child.log.open("a", encoding="utf-8") as log:
@@ -149,7 +152,7 @@ class _Transport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.path in LEFT_ALONE:
             return self._real.handle_request(request)
-        self._fault._begin(self._server.child)
+        self._fault._begin(self._server.child, f"{request.method} {request.url.path}")
         match self._fault.acts_as:
             case Impostor.UNRELATED_EXCEPTION:
                 raise httpx.RemoteProtocolError("Server disconnected without sending a response.")

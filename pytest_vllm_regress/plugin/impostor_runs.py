@@ -60,6 +60,7 @@ class ImpostorRuns:
                 fault.impostor,
                 decision.verdict,
                 decision.reason,
+                tuple(fault.replaced),
             )
             session_of(item.config).progress(
                 f"{run.case} on {run.environment}, {run.impostor}: {run.verdict.value}"

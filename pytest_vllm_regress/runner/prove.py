@@ -97,6 +97,8 @@ def evidence_problems(case: Case, command: str, *, record: bool = False) -> list
     file = case.directory / proof.FILE
     if reason := lint.pattern_problem(case):
         return [f"{case.path}: symptom.pattern {reason}"]
+    if reason := lint.readme_problem(case):
+        return [f"{case.directory}: {reason}"]
     problems = proof.check_proof(case, command=command) or [
         f"{file}: {line}" for line in lint.range_contradictions(case, proof.read_proof(file))
     ]

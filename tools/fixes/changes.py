@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_vllm_regress.answers.fixes.index import MIN_LINE, Fix, digest
+from pytest_vllm_regress.answers.fixes.index import MIN_LINE, Fix, digest, is_fix
 from pytest_vllm_regress.answers.fixes.words import identifiers, is_common, words
 
 SINCE = "2024-09-01"
@@ -18,16 +18,19 @@ SINCE = "2024-09-01"
 MAX_TERMS = 36
 MAX_REMOVED = 10
 MAX_FUNCTIONS = 24
+MAX_TESTS = 3
 _HEAD = "\x01"
 _DEFINITION = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _HUNK = re.compile(r"@@ -\S+ \+\S+ @@ ?(.*)")
 _NUMBER = re.compile(r"\(#(\d+)\)\s*$")
+_TEST = re.compile(r"\+\s*(?:async\s+)?def (test_\w+)")
 _STRING = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 
 
 @dataclass
 class Change:
-    """A commit: the lines that it added and removed by path, and the functions around them."""
+    """A commit: the lines that it added and removed by path, the functions around them, and the
+    tests that it added."""
 
     commit: str
     date: str
@@ -35,6 +38,7 @@ class Change:
     functions: dict[str, dict[str, None]] = field(default_factory=dict)
     added: dict[str, set[str]] = field(default_factory=dict)
     removed: dict[str, set[str]] = field(default_factory=dict)
+    tests: list[str] = field(default_factory=list)
     lines: int = 0
 
     @property
@@ -58,7 +62,7 @@ def read_changes(clone: Path, branch: str, after: str = "") -> Iterator[Change]:
         command = [*git, "log", "--first-parent", "--no-merges", "--reverse", "-p", "-U0"]
         command += ["--no-color", "--no-ext-diff", "--no-renames", "--date=short"]
         command += [f"--format={_HEAD}%H\x02%ad\x02%s", f"--since={SINCE}"]
-        command += [f"{after}..{branch}" if after else branch, "--", "vllm/*.py"]
+        command += [f"{after}..{branch}" if after else branch, "--", "vllm/*.py", "tests/*.py"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace")
         assert process.stdout is not None
         yield from parse(process.stdout)
@@ -80,7 +84,11 @@ def parse(lines: Iterable[str]) -> Iterator[Change]:
             continue
         elif line.startswith(("--- a/", "+++ b/")):
             path = line[6:].rstrip("\n")
-            change.functions.setdefault(path, {})
+            if not path.startswith("tests/"):
+                change.functions.setdefault(path, {})
+        elif path.startswith("tests/"):
+            if added := _TEST.match(line):
+                change.tests.append(f"{path}::{added[1]}")
         elif match := _HUNK.match(line):
             found = _DEFINITION.match(match[1])
             function = found[1] if found else ""
@@ -125,6 +133,7 @@ def fix_of(change: Change, counts: Counter[str], first: int) -> Fix:
         " ".join(sorted(terms)),
         "".join(sorted(map(digest, removed[::-1][:MAX_REMOVED]))),
         first,
+        tuple(change.tests[:MAX_TESTS]) if is_fix(title) else (),
     )
 
 

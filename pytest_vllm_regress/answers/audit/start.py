@@ -63,9 +63,10 @@ class StartCheck:
             more = f"; and {len(some) - 5} more" if len(some) > 5 else ""
             start = "no, it ends at once" if self.refused else "perhaps not"
             return f"{start}: {'; '.join(some[:5])}{more}"
-        known = (
-            f"vllm {self.release} has all {self.checked} options and parsers that the file names"
+        named = (
+            "the only option" if self.checked == 1 else f"all {self.checked} options and parsers"
         )
+        known = f"vllm {self.release} has {named} that the file names"
         if not self.checked:
             known = "the file names no options"
         return f"nothing is against it: {known}{'' if self.complete else ', but more come from elsewhere'}"

@@ -104,13 +104,15 @@ class LogMatch:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a log shows. ``notes``: what was not searched, not counted, or not understood."""
+    """What a log shows. ``notes``: what was not searched, not counted, or not understood;
+    ``settings``: names of models, parsers and architectures in it."""
 
     source: str
     versions: tuple[NamedVersion, ...]
     findings: tuple[LogMatch, ...]
     failures: RankedFailures
     notes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
     @property
     def unknown(self) -> tuple[UnknownFailure, ...]:

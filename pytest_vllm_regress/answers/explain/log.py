@@ -40,7 +40,15 @@ from .explanation import (
 )
 from .failures import UnknownFailures
 from .json_records import lines_in
-from .log_lines import VERSION_LITERALS, WRITTEN_LITERALS, VersionReader, selected_lines
+from .log_lines import (
+    MAX_SETTINGS,
+    SETTING_LITERALS,
+    VERSION_LITERALS,
+    WRITTEN_LITERALS,
+    VersionReader,
+    selected_lines,
+    settings_in,
+)
 from .prefixes import LogLine, container_of, strip_prefix
 from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailure, TracebackReader
 
@@ -193,6 +201,8 @@ class _LogReader:
         """Failures whose text matches cases, as (case ids, failure, versions)."""
         self._named: set[str] = set()
         """Cases of which the log names a file, as the output of pytest does."""
+        self._settings: dict[str, None] = {}
+        """Names of models, parsers and architectures, in the order of the log."""
         self._ids = {f"cases/{case.directory.name}/": case.id for case in cases}
 
     def read(self, stream: BinaryIO) -> None:
@@ -204,7 +214,13 @@ class _LogReader:
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
-        rare = (b"cases/", *RARE_LITERALS, *WRITTEN_LITERALS, *diagnoses.line_literals(late=False))
+        rare = (
+            b"cases/",
+            *RARE_LITERALS,
+            *WRITTEN_LITERALS,
+            *SETTING_LITERALS,
+            *diagnoses.line_literals(late=False),
+        )
         beginning = (*literals, *rare)
         for number, line in selected_lines(stream, literals, self._needs_more, beginning):
             for text in lines_in(line):
@@ -223,6 +239,8 @@ class _LogReader:
             return
         container, source = container_of(line.prefix), line.source
         self._versions.read(text, number, container)
+        if len(self._settings) < MAX_SETTINGS:
+            self._settings.update(dict.fromkeys(settings_in(text)))
         if "cases/" in text:
             self._named.update(case_id for place, case_id in self._ids.items() if place in text)
         if is_written(text):
@@ -334,6 +352,7 @@ class _LogReader:
             tuple(findings),
             self._unknown.ranked(),
             tuple(self._notes()),
+            tuple(self._settings)[:MAX_SETTINGS],
         )
 
     def _notes(self) -> Iterator[str]:

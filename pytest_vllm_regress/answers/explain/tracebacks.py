@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .json_records import lines_in
 from .prefixes import source_of, strip_prefix
@@ -21,6 +21,7 @@ MAX_LINES = 400
 MAX_FRAMES = 100
 MAX_OPEN = 64
 _MAX_MESSAGE = 2_000
+_MAX_CODE = 300
 _LINGER = 4
 """Lines after an exception in which Python says that another one followed from it."""
 _MAX_CHAIN = 16
@@ -62,11 +63,13 @@ _OF_REQUESTS = frozenset(
 
 @dataclass(frozen=True)
 class Frame:
-    """One call: its file, its line and the function that it is in."""
+    """One call: its file, its line, the function that it is in, and the code of the line if the
+    traceback shows it."""
 
     file: str
     line: int
     function: str
+    code: str = field(default="", compare=False)
 
     @property
     def of_vllm(self) -> str:
@@ -162,10 +165,14 @@ class LoggedFailure:
             failures.append(failures[-1].cause)
         return failures[::-1]
 
+    def outermost_chain(self) -> list[LoggedFailure]:
+        """Return all exceptions of its chain, also those that followed from it."""
+        return (self.outermost or self).chain()
+
     def ends(self) -> list[LoggedFailure]:
         """Return the first and the last exception of its chain: what caused it, and what it led
         to."""
-        chain = (self.outermost or self).chain()
+        chain = self.outermost_chain()
         return list(dict.fromkeys((chain[0], chain[-1])))
 
     def vllm_frames(self) -> tuple[Frame, ...]:
@@ -205,6 +212,12 @@ class _Open:
     wrapped: str = ""
     strange: int = 0
     last: int = 0
+
+    def add_code(self, text: str) -> None:
+        """Keep the code of the innermost call so far."""
+        self.code, self.expects_code = text[:_MAX_CODE], False
+        if self.frames:
+            self.frames[-1] = replace(self.frames[-1], code=self.code)
 
 
 @dataclass
@@ -353,14 +366,14 @@ class TracebackReader:
         match = _STRONG.match(stripped)
         if is_deeper and (state.expects_code or not match or not state.frames):
             if state.expects_code:
-                state.code, state.expects_code = stripped[:300], False
+                state.add_code(stripped)
             return None
         if match is None and (not state.expects_code or not is_deeper):
             match = _weak_class(stripped)
         if match is not None:
             return self._end(source, state, match[1], stripped[match.end() :].strip(), number)
         if state.expects_code:
-            state.code, state.expects_code = stripped[:300], False
+            state.add_code(stripped)
             return None
         state.strange += 1
         return self._stop(source, state) if state.strange > _MAX_STRANGE else None

@@ -27,13 +27,18 @@ _REVERT = re.compile(r"^(?:\[[^\]]*\] *)*Revert ")
 _TITLED = re.compile(r"\(#(\d+)\)")
 
 
+def is_fix(title: str) -> bool:
+    """Return whether a title says that something was wrong."""
+    return _FIX.search(title) is not None
+
+
 class Fix(msgspec.Struct, frozen=True, array_like=True):
     """A change that upstream merged.
 
     ``changed``: functions by path below ``vllm/``; ``terms``: identifiers and words of literals in
     the changed lines that are not in title, functions and paths, lower case; ``removed``: digests of lines that it removed, ``DIGEST``
     characters each; ``first``: the number of the first release that contains it, or of all
-    releases if none does.
+    releases if none does; ``tests``: upstream's tests that came with a fix, by path and name.
     """
 
     number: int
@@ -44,6 +49,7 @@ class Fix(msgspec.Struct, frozen=True, array_like=True):
     terms: str
     removed: str
     first: int
+    tests: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -56,7 +62,7 @@ class Fix(msgspec.Struct, frozen=True, array_like=True):
     @property
     def is_titled_fix(self) -> bool:
         """Whether the title says that something was wrong."""
-        return _FIX.search(self.title) is not None
+        return is_fix(self.title)
 
     @property
     def reverts(self) -> tuple[int, ...]:

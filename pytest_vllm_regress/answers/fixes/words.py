@@ -7,6 +7,8 @@ import re
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{2,39}")
 _COMPOUND = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-._][A-Za-z0-9]+){1,6}")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NUMBERED = re.compile(r"[A-Z][a-z]+\d+(?=[A-Z])")
+"""The model in the name of a class, such as Gemma3Config."""
 _COMMON = """
 the and for with not from this that are was will has have can but you your its into all any use
 using used when then than which should must may only also please see error errors exception none
@@ -34,6 +36,7 @@ def words(text: str) -> set[str]:
         found.add(word.lower().strip("_"))
         if "_" in word or not (word.islower() or word.isupper()):
             found.update(part.lower() for part in _PART.findall(word))
+            found.update(part.lower() for part in _NUMBERED.findall(word))
     return {word for word in found if not is_common(word)} | _models(text)
 
 

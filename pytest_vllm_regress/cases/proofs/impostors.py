@@ -10,6 +10,7 @@ import enum
 import functools
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +70,22 @@ class ImpostorRun:
     impostor: Impostor
     verdict: Verdict
     reason: str
+    replaced: tuple[str, ...] = ()
+    """The calls of the test whose answers it replaced, in order."""
 
     @property
     def flaw(self) -> str:
         """Return why the run disproves the case; empty if the impostor was rejected."""
         if self.verdict.shown:
-            return f"{self.environment}: an impostor ({self.impostor}) produced {self.verdict.value}: {self.reason}"
+            calls = ", ".join(
+                f"{call} ({times} times)" if times > 1 else call
+                for call, times in Counter(self.replaced).items()
+            )
+            where = f" in place of the answer to {calls}" if calls else ""
+            return (
+                f"{self.environment}: an impostor ({self.impostor}){where} produced "
+                f"{self.verdict.value}, so another failure passes for this one: {self.reason}"
+            )
         if self.impostor is Impostor.EMPTY_ANSWER and self.verdict.shown is False:
             return (
                 f"{self.environment}: {self.test} passes with empty answers: it asserts too little"

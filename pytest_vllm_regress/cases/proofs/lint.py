@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Iterator
 
 from ...errors import Part
+from ...util.files import peek
 from ...util.paths import DATA
 from ...util.patterns import search
 from ..model import Case
@@ -23,6 +24,7 @@ UNRELATED_TEXTS = (
 )
 """Texts without a documented failure: an empty one, a letter, the message of an invalid request, a
 line of a normal log."""
+_MAX_README = 1024 * 1024
 SOUND_LOGS = DATA / "sound"
 """Logs of working servers and their stacks while idle, by environment and part; written by
 tools/sound_logs.py."""
@@ -39,6 +41,7 @@ def lint_case(case: Case, cases: Iterable[Case]) -> list[str]:
     return [
         *(f"{case.path}: symptom.pattern {line}" for line in _unwanted_matches(case, cases)),
         *(f"{case.path}: symptom.log {line}" for line in _unwanted_in_logs(case)),
+        *(f"{case.directory}: {line}" for line in filter(None, (readme_problem(case),))),
         *(
             f"{case.path}: evidence: {line}"
             for name in environments
@@ -57,6 +60,21 @@ def pattern_problem(case: Case) -> str:
     if match is None:
         return ""
     return f"matches {match!r}, which is not this failure. Use words that only this failure prints"
+
+
+def readme_problem(case: Case) -> str:
+    """Return which sentences of the scaffold its author has not replaced; empty if none is left."""
+    readme = peek(case.directory / "README.md", _MAX_README)
+    left = [sentence for sentence in _placeholders() if sentence in " ".join(readme.split())]
+    return f"README.md still says {left[0]!r}: write it in your own words" if left else ""
+
+
+@functools.cache
+def _placeholders() -> tuple[str, ...]:
+    """Return the sentences of the scaffold's README that say what to write."""
+    text = (DATA / "texts" / "readme.md.txt").read_text(encoding="utf-8")
+    parts = [part for part in text.split("\n\n") if part.startswith("**") and "{{" not in part]
+    return tuple(" ".join(part.split("**", 2)[2].split()) for part in parts)
 
 
 def log_problems(case: Case, results: Iterable[TestResult]) -> list[str]:

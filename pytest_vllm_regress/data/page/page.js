@@ -35,55 +35,141 @@ all(".copy button").forEach((button) => {
   });
 });
 
-const SHOWN = ["REPRODUCED", "REGRESSED", "IN_RANGE"];
+const SHOWN = ["REPRODUCED", "REGRESSED", "IN_RANGE", "R", "X", "G"];
+const UNEXPECTED = ["unexpected", "X", "U", "I"];
+// The verdicts of a mark, one for each device, the one that it shows first. See matrix.html.
+const read = (link) => {
+  const also = (link.getAttribute("data-also") || "").split(" ");
+  const mark = (names, place) => ({ names: names.split(" "), place, device: place.slice(place.lastIndexOf(".") + 1) });
+  const marks = [mark(link.className, link.getAttribute("href").split("#")[1] || "-")];
+  for (let at = 0; at + 1 < also.length; at += 2) marks.push(mark(also[at], also[at + 1]));
+  return marks;
+};
+const NARROW = matchMedia("(max-width: 40rem)");
 const setUpTable = (table, filters) => {
   const head = [...table.tHead.rows[0].cells];
-  const rows = [...table.tBodies[0].rows].map((row) => ({ row, cells: [...row.cells], text: row.cells[0].textContent.toLowerCase() }));
-  const marks = (cell) => [...cell.children];
-  const has = (cell, names) => marks(cell).some((mark) => names.some((name) => mark.classList.contains(name)));
+  const rows = all("tbody tr:not(.group)", table).map((row) => ({ row, cells: [...row.cells], text: row.cells[0].textContent.toLowerCase() }));
+  const bySeverity = [...rows];
+  const places = new Map();
+  const marks = (cell) => {
+    if (!places.has(cell)) places.set(cell, [...cell.children].flatMap(read));
+    const known = places.get(cell);
+    return device ? known.filter((mark) => mark.device === device) : known;
+  };
+  const has = (cell, names) => marks(cell).some((mark) => names.some((name) => mark.names.includes(name)));
   const fields = ["text", "family", "severity", "verdict"].map((name) => byId("filter-" + name));
   const compared = ["before", "after"].map((name) => byId("compare-" + name));
+  const [release, devices, group, newest] = ["release", "device", "group", "newest"].map(byId);
   let columns = [];
+  let device = "";
 
   const change = ({ cells }) => {
     const [before, after] = columns.map((column) => has(cells[column], SHOWN));
     return before && after ? "leaves" : before ? "fixes" : after ? "breaks" : "";
   };
+  // Two columns that are compared, the one that a phone has room for, or all.
   const showColumns = () => {
     const wanted = compared.map((field) => field && Number(field.value));
-    const next = wanted.every(Boolean) && wanted[0] !== wanted[1] ? wanted : [];
+    const pair = wanted.every(Boolean) && wanted[0] !== wanted[1];
+    const next = pair ? wanted : release && NARROW.matches ? [Number(release.value)] : [];
     if (String(next) === String(columns)) return;
     for (const column of columns) [head, ...rows.map(({ cells }) => cells)].forEach((cells) => cells[column].classList.remove("on"));
     for (const column of next) [head, ...rows.map(({ cells }) => cells)].forEach((cells) => cells[column].classList.add("on"));
     columns = next;
     table.classList.toggle("compared", columns.length > 0);
+    table.classList.toggle("one", columns.length === 1);
+    showEnd();
+  };
+  // The newest releases, unless the columns fit.
+  const frame = table.parentElement;
+  const showEnd = () => {
+    frame.scrollLeft = columns.length || (newest && newest.checked) ? 0 : frame.scrollWidth;
   };
   const apply = () => {
     const [text, family, severity, verdict] = fields.map((field) => (field ? field.value : ""));
+    const chosen = verdict && fields[3].selectedOptions[0].dataset.code;
+    const names = verdict === "unexpected" ? UNEXPECTED : [chosen || verdict];
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const counts = { breaks: 0, leaves: 0, fixes: 0 };
     let visible = 0;
     showColumns();
+    const pair = columns.length > 1;
     for (const entry of rows) {
       const { row, cells } = entry;
-      const effect = columns.length ? change(entry) : "";
-      const looked = columns.length ? columns.map((column) => cells[column]) : cells.slice(1);
+      const effect = pair ? change(entry) : "";
       const kept = words.every((word) => entry.text.includes(word))
         && (!family || row.dataset.family === family) && (!severity || row.dataset.severity === severity)
-        && (!columns.length || effect) && (!verdict || looked.some((cell) => has(cell, [verdict])));
+        && (!pair || effect) && (!verdict || (columns.length ? columns.map((column) => cells[column]) : cells.slice(1)).some((cell) => has(cell, names)));
       row.hidden = !kept;
-      if (row.dataset.change !== effect) row.dataset.change = effect;
+      if ((row.dataset.change || "") !== effect) row.dataset.change = effect;
       visible += kept;
       if (kept && effect) counts[effect] += 1;
     }
-    const names = columns.map((column) => head[column].textContent);
-    byId("filter-result").textContent = columns.length
-      ? `${names[0]} to ${names[1]}: ${Object.entries(counts).map(([name, count]) => `${name} ${count}`).join(", ")}`
+    for (const body of table.tBodies) body.hidden = !body.querySelector("tr:not(.group, [hidden])");
+    const heads = columns.map((column) => head[column].textContent);
+    byId("filter-result").textContent = pair
+      ? `${heads[0]} to ${heads[1]}: ${Object.entries(counts).map(([name, count]) => `${name} ${count}`).join(", ")}`
       : visible < rows.length ? `${visible} of ${rows.length} cases` : "";
+  };
+
+  // The verdicts of one device: the marks that have none are hidden.
+  const words = new Map(all("option[data-code]", filters).map((option) => [option.dataset.code, option.text.toLowerCase()]));
+  const showDevice = () => {
+    device = devices.value;
+    for (const { cells } of rows) {
+      for (const cell of cells.slice(1)) {
+        const link = cell.firstElementChild;
+        if (!link) continue;
+        const [mark] = marks(cell);
+        link.everywhere ??= { className: link.className, href: link.getAttribute("href"), textContent: link.textContent };
+        link.hidden = !mark;
+        if (!mark) continue;
+        const href = `${link.everywhere.href.split("#")[0]}#${mark.place}`;
+        const next = device ? { className: mark.names[0], href, textContent: words.get(mark.names[0]) } : link.everywhere;
+        if (link.className !== next.className) link.className = next.className;
+        if (link.textContent !== next.textContent) link.textContent = next.textContent;
+        if (link.getAttribute("href") !== next.href) link.href = next.href;
+      }
+    }
+    apply();
+  };
+  // Bodies of the table with headings, one for each severity or family.
+  const showGroups = () => {
+    const bodies = new Map();
+    const key = (row) => row.dataset[group.value];
+    const ordered = group.value === "severity" ? bySeverity : [...bySeverity].sort((a, b) => key(a.row).localeCompare(key(b.row)));
+    const heading = table.querySelector(".group");
+    for (const { row } of ordered) {
+      const name = key(row);
+      if (!bodies.has(name)) {
+        const body = document.createElement("tbody");
+        const title = body.appendChild(heading.cloneNode(true)).querySelector(".stay");
+        title.firstChild.data = `${name} `;
+        bodies.set(name, body);
+      }
+      bodies.get(name).append(row);
+    }
+    for (const body of bodies.values()) body.querySelector("small").textContent = body.rows.length - 1;
+    all("tbody", table).forEach((body) => body.remove());
+    table.append(...bodies.values());
+    rows.splice(0, rows.length, ...ordered);
+    apply();
   };
   const every = [...fields, ...compared].filter(Boolean);
   every.forEach((field) => field.addEventListener(field.matches("select") ? "change" : "input", apply));
-  byId("filter-reset").addEventListener("click", () => { every.forEach((field) => { field.value = ""; }); apply(); });
+  byId("filter-reset").addEventListener("click", () => {
+    [...every, devices].forEach((field) => { if (field) field.value = ""; });
+    if (device) showDevice(); else apply();
+  });
+  if (release) {
+    release.addEventListener("change", apply);
+    devices.addEventListener("change", showDevice);
+    group.addEventListener("change", showGroups);
+    newest.addEventListener("change", () => { table.classList.toggle("newest", newest.checked); showEnd(); });
+    NARROW.addEventListener("change", apply);
+    apply();
+    requestIdleCallback(() => rows.forEach(({ cells }) => cells.slice(1).forEach(marks))); // the first filter need not wait for it
+  }
   filters.hidden = false;
 
   // One link of the table is in the order of Tab; arrows go to the others.
@@ -99,7 +185,7 @@ const setUpTable = (table, filters) => {
   };
   const next = (cells, at, step, which = 0) => {
     for (let index = at + step; index >= 0 && index < cells.length; index += step) {
-      const link = cells[index].offsetParent && all("a", cells[index]).at(which);
+      const link = cells[index].offsetParent && all("a:not([hidden])", cells[index]).at(which);
       if (link) return link;
     }
     return null;
@@ -107,14 +193,16 @@ const setUpTable = (table, filters) => {
   table.addEventListener("keydown", (event) => {
     const cell = event.target.closest("tbody th, tbody td");
     if (!cell || event.altKey || event.ctrlKey || event.metaKey) return;
-    const line = [...cell.parentElement.cells];
+    const [first, ...others] = cell.parentElement.cells;
+    const line = [first, ...(newest && newest.checked ? others.reverse() : others)];
+    const place = line.indexOf(cell);
     const column = rows.map(({ cells }) => cells[cell.cellIndex]);
     const at = rows.findIndex(({ row }) => row === cell.parentElement);
     const mine = all("a", cell);
     const among = mine.indexOf(event.target);
     const moves = {
-      ArrowRight: () => mine[among + 1] || next(line, cell.cellIndex, 1),
-      ArrowLeft: () => mine[among - 1] || next(line, cell.cellIndex, -1, -1),
+      ArrowRight: () => mine[among + 1] || next(line, place, 1),
+      ArrowLeft: () => mine[among - 1] || next(line, place, -1, -1),
       ArrowDown: () => next(column, at, 1),
       ArrowUp: () => next(column, at, -1),
       Home: () => next(line, -1, 1),
@@ -133,8 +221,8 @@ const setUpTable = (table, filters) => {
     }
   });
   table.addEventListener("mouseover", (event) => {
-    const mark = event.target.closest(".m");
-    if (!mark || mark.title) return;
+    const mark = event.target.closest("td a");
+    if (!mark) return;
     const cell = mark.parentElement;
     mark.title = `${cell.parentElement.cells[0].firstElementChild.textContent} in ${head[cell.cellIndex].textContent}: ${mark.ariaLabel || mark.textContent}`;
   });
@@ -144,10 +232,10 @@ const setUpTable = (table, filters) => {
       fields[0].focus();
     }
   });
-  const frame = table.parentElement;
-  if (frame.classList.contains("dense")) frame.scrollLeft = frame.scrollWidth; // the newest releases
+  if (frame.classList.contains("dense")) showEnd();
   all(".keys", table).forEach((element) => { element.hidden = false; });
 };
+all(".chart").forEach((chart) => { chart.scrollLeft = chart.scrollWidth; }); // the newest releases
 const filters = document.querySelector(".filters");
 // After the first paint, which a large table would delay.
 if (filters) requestAnimationFrame(() => setTimeout(() => setUpTable(document.querySelector("#table table"), filters)));

@@ -13,7 +13,6 @@ import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +36,8 @@ _OF_THE_CONNECTION = frozenset(
 """Headers between two neighbours (RFC 9110, 7.6.1); each connection has its own."""
 _REQUEST_ID = b"x-request-id"
 _READ = 1 << 16
+_STEP_S = 10.0
+"""Seconds that the gateway's thread gets for one order."""
 
 
 class Gateway:
@@ -77,7 +78,7 @@ class Gateway:
         """Begin to listen. Raises ``OSError`` if the address is taken."""
         self._thread.start()
         try:
-            self._run(self._open()).result()
+            self._run(self._open())
         except BaseException:
             self._end_thread()
             raise
@@ -87,7 +88,7 @@ class Gateway:
         """Inject a fault into the next requests."""
         if fault.refuse is not None:
             _log.warning("injected: no connection to %s for %g s", self.url, fault.refuse)
-            self._run(self._refuse(fault.refuse)).result()
+            self._run(self._refuse(fault.refuse))
         return self.faults.add(fault)
 
     def clear(self) -> None:
@@ -98,16 +99,18 @@ class Gateway:
     def close(self) -> None:
         """Break all connections and stop listening."""
         if self._thread.is_alive():
-            self._run(self._close()).result()
+            with suppress(TimeoutError):
+                self._run(self._close())
             self._end_thread()
 
-    def _run(self, coroutine: Any) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def _run(self, coroutine: Any) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_STEP_S)
 
     def _end_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.join(_STEP_S)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     async def _open(self) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)

@@ -53,26 +53,22 @@ class ReleaseState:
 
 
 class Knowledge:
-    """The states of all cases in all releases, oldest first, and the verdicts of other
-    environments.
+    """The states of all cases in all releases, oldest first.
 
-    ``recorded``: the latest verdicts by case; ``inventories``: the packages by release.
+    ``recorded``: the latest verdicts by case, also of other environments.
+    ``inventories``: the packages by release.
     """
 
     def __init__(self, cases: Sequence[Case], table: VerdictTable, locks: Path) -> None:
         self.cases = tuple(cases)
         self.recorded = {case.id: latest(table.of_case(case.id)) for case in cases}
-        environments = dict.fromkeys(
-            entry.environment for row in self.recorded.values() for entry in row
-        )
-        run = set(map(release_of, environments))
+        run = {release_of(entry.environment) for row in self.recorded.values() for entry in row}
         first = Version(FIRST_RELEASE)
         self.releases = tuple(
             str(version)
             for version in known_releases("vllm")
             if version >= first or str(version) in run
         )
-        self.others = [name for name in environments if release_of(name) not in self.releases]
         self.inventories = {name: release(name, locks) for name in self.releases}
         self._states: dict[str, dict[str, ReleaseState]] = {case.id: {} for case in cases}
         for name, inventory in self.inventories.items():

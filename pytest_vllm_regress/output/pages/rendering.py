@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ..._version import __version__
-from ...answers.audit.matching import severity
+from ...answers.audit.matching import Severity, severity
 from ...cases.model import Case
 from ...cases.proofs.proof import recorded_versions
 from ...cases.results import Cell, TestResult
@@ -102,6 +102,8 @@ class Mark:
     """A verdict in a cell and where it leads.
 
     ``note``: the environment, where one column holds the marks of all.
+    ``also``: the other devices' marks, where one stands for all. ``disputed``: whether the failure
+    shows on one of them and not on another.
     """
 
     verdict: str
@@ -109,6 +111,13 @@ class Mark:
     expected: bool = True
     device: str = ""
     note: str = ""
+    also: Sequence[Mark] = ()
+    disputed: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """The place in the page that the mark leads to."""
+        return self.href.partition("#")[2]
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,16 @@ class Row:
     cells: Sequence[Sequence[Mark]]
 
     @property
+    def severity(self) -> Severity | None:
+        return severity(self.case) if self.case else None
+
+    @property
     def unexpected(self) -> bool:
-        return any(not mark.expected for cell in self.cells for mark in cell)
+        return any(not mark.expected for mark in self.marks)
+
+    @property
+    def marks(self) -> list[Mark]:
+        return [mark for cell in self.cells for mark in _each(cell)]
 
 
 @dataclass(frozen=True)
@@ -147,7 +164,7 @@ class Grid:
 
     @property
     def marks(self) -> list[Mark]:
-        return [mark for row in self.rows for cell in row.cells for mark in cell]
+        return [mark for row in self.rows for mark in row.marks]
 
     def counted(self, attribute: str) -> dict[str, int]:
         """Return the number of cells by verdict or device, the most frequent first."""
@@ -168,9 +185,14 @@ class Grid:
             (mark.verdict, f"{row.case_id} in {mark.note or column.name}", mark.href)
             for row in self.rows
             for column, cell in zip(self.columns, row.cells, strict=True)
-            for mark in cell
+            for mark in _each(cell)
             if not mark.expected
         ]
+
+
+def _each(cell: Iterable[Mark]) -> Iterable[Mark]:
+    for mark in cell:
+        yield from (mark, *mark.also)
 
 
 @dataclass(frozen=True)
@@ -360,6 +382,7 @@ def _templates() -> Any:
         "link_name": _link_name,
         "duration": _duration,
         "date": date_text,
+        "total": Counter.total,
     }
     style, script = (
         (folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
@@ -369,6 +392,7 @@ def _templates() -> Any:
         script=script,
         place_of=place_of,
         case_page=case_page,
+        severities=tuple(Severity),
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'",
         version=__version__,

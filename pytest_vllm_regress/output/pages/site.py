@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ...answers.audit.boundaries import Boundary, boundaries
-from ...answers.audit.matching import severity
+from ...answers.audit.matching import Severity, severity
 from ...answers.audit.upgrades import better
-from ...answers.audit.verdict_table import Recorded, read_table
+from ...answers.audit.verdict_table import read_table
 from ...cases.model import Case
 from ...cases.proofs.proof import recorded_proof
 from ...cases.proofs.rejudge import load_observations
@@ -26,7 +27,7 @@ from ...cases.results import group_into_cells
 from ...errors import UsageError
 from ...surveys.drift_record import Drift, open_drifts
 from .documents import RenderedDocument, Sources, documents_of, render_document
-from .knowledge import Knowledge
+from .knowledge import Knowledge, ReleaseState
 from .rendering import (
     IN_RANGE,
     BrokenLink,
@@ -88,7 +89,13 @@ def _build(
 ) -> _Site:
     table = read_table(cases)
     site = _Site(Knowledge(cases, table, locks), documents_of(project) if project else {})
-    site.add("index.html", "index.html", grid=overview(site.knowledge), made=date_text(now))
+    site.add(
+        "index.html",
+        "index.html",
+        grid=overview(site.knowledge),
+        made=date_text(now),
+        bars=bars(site.failures),
+    )
     site.add_releases(open_drifts(project / DRIFT).entries if project else {})
     sources = Sources(project or Path(), _link_targets(cases, site.documents, project))
     for case in cases:
@@ -115,6 +122,7 @@ class _Site:
         self.documents = documents
         self.files: dict[str, str | bytes] = {}
         self.problems: dict[str, str] = {}
+        self.failures = {name: _failures(knowledge, name) for name in knowledge.releases}
         self._described: dict[str, dict[str, Any]] = {}
         self._nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
         for entry in (("Documentation", "docs/index.html"), ("About", "README.html")):
@@ -169,10 +177,9 @@ class _Site:
         return marked
 
     def add_releases(self, drifts: Mapping[str, Drift]) -> None:
-        releases = {name: _failures(self.knowledge, name) for name in self.knowledge.releases}
-        names = ("", *releases, "")
+        names = ("", *self.failures, "")
         for earlier, later, (name, failures) in zip(
-            names, names[2:], releases.items(), strict=False
+            names, names[2:], self.failures.items(), strict=False
         ):
             self.files[f"badges/{name}.svg"] = badge(f"vLLM {name}", len(failures))
             self.add(
@@ -187,30 +194,21 @@ class _Site:
                 later=later,
                 images=True,
             )
-        self.add("releases/index.html", "releases.html", releases=releases)
+        self.add("releases/index.html", "releases.html", releases=self.failures)
 
 
 def overview(knowledge: Knowledge) -> Grid:
-    """Return the table of cases by other environments and, nearest to what a browser shows first,
-    releases."""
-    columns = [
-        *map(Column, knowledge.others),
-        *(Column(name, release_page(name)) for name in knowledge.releases),
+    """Return the table of cases, the gravest first, by releases."""
+    rows = [
+        Row(
+            case.id,
+            case,
+            case_page(case.id),
+            [mark_of(case, state) for state in knowledge.states(case).values()],
+        )
+        for case in sorted(knowledge.cases, key=lambda case: (severity(case).rank, case.id))
     ]
-    rows = []
-    for case in knowledge.cases:
-        recorded = knowledge.recorded[case.id]
-        cells = [
-            _marks(case, [entry for entry in recorded if entry.environment == name])
-            for name in knowledge.others
-        ]
-        for state in knowledge.states(case).values():
-            marks = _marks(case, state.recorded)
-            if state.failing and state.observed is None:  # no verdict is clear
-                marks.append(Mark(IN_RANGE, case_page(case.id)))
-            cells.append(marks)
-        rows.append(Row(case.id, case, case_page(case.id), cells))
-    return Grid.unexpected_first(columns, rows)
+    return Grid([Column(name, release_page(name)) for name in knowledge.releases], rows)
 
 
 def release_page(name: str) -> str:
@@ -218,14 +216,36 @@ def release_page(name: str) -> str:
     return f"releases/{name}.html"
 
 
+def bars(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Counter[Severity]]:
+    """Return the number of known failures of each release by severity."""
+    return {
+        name: Counter(failure["severity"] for failure in known) for name, known in failures.items()
+    }
+
+
 def badge(label: str, failures: int) -> str:
     """Return an SVG badge with the number of known failures."""
     return render("badge.svg", label=label, failures=failures)
 
 
-def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
+def mark_of(case: Case, state: ReleaseState) -> Sequence[Mark]:
+    """Return the mark of a case in a release, if anything is known: one for all devices.
+
+    What is not expected comes first, then what shows the failure; equals by environment, so that
+    the release as it is comes before its build for CPUs.
+    """
+    recorded = sorted(
+        state.recorded,
+        key=lambda entry: (
+            entry.verdict.expected,
+            entry.shown is None,
+            not entry.shown,
+            entry.environment,
+            entry.device,
+        ),
+    )
     page = case_page(case.id)
-    return [
+    marks = [
         Mark(
             entry.verdict.value,
             f"{page}#{place_of(entry.environment, entry.device)}",
@@ -234,6 +254,10 @@ def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
         )
         for entry in recorded
     ]
+    if state.failing and state.observed is None:  # no verdict is clear
+        marks.insert(sum(not mark.expected for mark in marks), Mark(IN_RANGE, page))
+    disputed = {True, False} <= {entry.shown for entry in recorded}
+    return [replace(mark, also=marks[1:], disputed=disputed) for mark in marks[:1]]
 
 
 def _edges(knowledge: Knowledge, ends: Sequence[Boundary]) -> dict[str, str]:
@@ -247,7 +271,7 @@ def _edges(knowledge: Knowledge, ends: Sequence[Boundary]) -> dict[str, str]:
     }
 
 
-def _failures(knowledge: Knowledge, name: str) -> list[dict[str, object]]:
+def _failures(knowledge: Knowledge, name: str) -> list[dict[str, Any]]:
     """Return the known failures of a release, the gravest first: observed by a run, or in the range
     for a reason."""
     reasons = {match.case.id: match.reason for match in knowledge.findings(name)}
@@ -256,6 +280,7 @@ def _failures(knowledge: Knowledge, name: str) -> list[dict[str, object]]:
     return [
         {
             "case": case,
+            "severity": severity(case),
             "observed": states[case].observed,
             "reason": reasons.get(case.id, "").removeprefix("affected: "),
         }

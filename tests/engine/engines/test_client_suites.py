@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -141,23 +141,58 @@ def serving(release: str, script: Path, *options: str) -> Iterator[dict[str, str
             assert process.wait(60) == 0
 
 
-NODE = """
-const [url, key, model, control] = process.argv.slice(1);
-const headers = {Authorization: `Bearer ${key}`, "Content-Type": "application/json"};
-const send = (url, body) => fetch(url, {method: "POST", headers, body: JSON.stringify(body)});
+JAVASCRIPT = """
+import OpenAI from "openai";
+const [baseURL, apiKey, model, control] = process.argv.slice(2);
+const headers = {Authorization: `Bearer ${apiKey}`};
+const order = await fetch(`${control}/fail`, {method: "POST", headers, body: '{"status": 503}'});
+const client = new OpenAI({baseURL, apiKey, maxRetries: 1});
 const messages = [{role: "user", content: "Hello"}];
-const chat = (options) => send(`${url}/chat/completions`, {model, messages, ...options});
-const failed = (await send(`${control}/fail`, {status: 503}), await chat()).status;
-let text = "";
-for await (const chunk of (await chat({stream: true})).body) text += Buffer.from(chunk).toString();
-const said = text.split("\\n").filter((line) => line.startsWith("data: {"))
-  .flatMap((line) => JSON.parse(line.slice(6)).choices).map((choice) => choice.delta.content ?? "");
-console.log(JSON.stringify([failed, said.join("")]));
+const stream = await client.chat.completions.create({model, messages, stream: true});
+let said = "";
+for await (const chunk of stream) said += chunk.choices[0]?.delta.content ?? "";
+console.log(JSON.stringify([order.status, said]));
+"""
+GO = """
+package main
+
+import ("bytes"; "fmt"; "io"; "net/http"; "os")
+
+func main() {
+	body := fmt.Sprintf(`{"model": %q, "messages": [{"role": "user", "content": "Hello"}]}`, os.Args[3])
+	request, _ := http.NewRequest("POST", os.Args[1]+"/chat/completions", bytes.NewBufferString(body))
+	request.Header.Set("Authorization", "Bearer "+os.Args[2])
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil { panic(err) }
+	answer, _ := io.ReadAll(response.Body)
+	fmt.Println(string(answer))
+}
 """
 
 
+def run_javascript(folder: Path, *arguments: str) -> str:
+    """Return the output of a program that uses OpenAI's client for JavaScript."""
+    install = ["npm", "install", "--no-audit", "--no-fund", "openai"]
+    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        pytest.skip(f"npm cannot install openai: {done.stderr[-500:]}")
+    (folder / "client.mjs").write_text(JAVASCRIPT)
+    return subprocess.check_output(
+        ["node", "client.mjs", *arguments], cwd=folder, text=True, timeout=60
+    )
+
+
+def run_go(folder: Path, *arguments: str) -> str:
+    """Return the output of a program in Go."""
+    (folder / "client.go").write_text(GO)
+    return subprocess.check_output(
+        ["go", "run", "client.go", *arguments], cwd=folder, text=True, timeout=120
+    )
+
+
 @pytest.mark.usefixtures("user_caches")
-def test_clients_in_other_languages_are_served(tmp_path: Path) -> None:
+def test_many_requests_and_orders_of_two_api_servers(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"template": "You said $text"}')
     with serving("vllm-0.11.2", script, "--set", 'server_options={"api_server_count": 2}') as ready:
@@ -170,13 +205,24 @@ def test_clients_in_other_languages_are_served(tmp_path: Path) -> None:
         assert answer.status_code == 400 and "Did you mean status" in answer.text
         problems = httpx.get(control + "/problems", headers=headers).json()
         assert problems == {"problems": []}
-        if shutil.which("node") is None:
-            pytest.skip("there is no Node.js")
-        names = (ready["base_url"], ready["api_key"], ready["model"], control)
-        node = ["node", "--input-type=module", "--eval", NODE, *names]
-        done = subprocess.run(node, capture_output=True, text=True, timeout=60)
-        assert done.stdout, done.stderr
-        assert json.loads(done.stdout) == [503, "You said Hello"]
+
+
+@pytest.mark.usefixtures("user_caches")
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [(run_javascript, '[200,"You said Hello"]'), (run_go, '"content":"You said Hello"')],
+    ids=["javascript", "go"],
+)
+def test_clients_in_other_languages_are_served(
+    tmp_path: Path, run: Callable[..., str], expected: str
+) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"template": "You said $text"}')
+    if shutil.which("go" if run is run_go else "npm") is None:
+        pytest.skip("the language is not installed")
+    with serving("vllm-0.8.5", script) as ready:
+        names = (ready["base_url"], ready["api_key"], ready["model"], ready["control"])
+        assert expected in run(tmp_path, *names)
 
 
 async def ask_many(ready: dict[str, str], count: int) -> list[str]:

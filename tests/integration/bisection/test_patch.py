@@ -108,7 +108,7 @@ def test_fix_text_and_coverage_of_a_case_say_which_modules_concern_it(
     ]
     changed = frozenset({"vllm/grammar.py", "vllm/v1/engine/new.py"})
     functions = ChangedFunctions({"vllm.grammar": ("run", "stop")}, ())
-    coverage = CaseCoverage("1.0", (), ("vllm.grammar:run", "vllm.x:run"), {"a-far": (0, 1)})
+    coverage = CaseCoverage("1.0", ("vllm.grammar:run", "vllm.x:run"), {"a-far": (0, 1)})
     monkeypatch.setattr(CaseCoverage, "load", lambda: coverage)
     assert nearness(cases, changed, functions, tree(builder).repository) == {
         "a-far": (0, 0, 1, 0),

@@ -84,13 +84,15 @@ def test_a_wide_case_is_reported(
     done, trials = met(pytester, affected_target)
     done.assert_outcomes(failed=1)
     assert {name for name, trial in trials.items() if trial.flaw} == fooled
-    done.stdout.fnmatch_lines(["*an impostor (*) produced REPRODUCED*"])
+    done.stdout.fnmatch_lines(["*an impostor (*) in place of the answer to * produced REPRODUCED*"])
 
 
 def test_on_the_fixed_side_too(pytester: pytest.Pytester, demo: Demo, fixed_target: Path) -> None:
     demo("fine", kind="exception", pattern=".")
     done, trials = met(pytester, fixed_target)
-    done.stdout.fnmatch_lines(["*an impostor (unrelated exception) produced REGRESSED*"])
+    done.stdout.fnmatch_lines(
+        ["*an impostor (unrelated exception) in place of the answer to * produced REGRESSED*"]
+    )
     assert trials[Impostor.UNRELATED_EXCEPTION].verdict is Verdict.REGRESSED
 
 

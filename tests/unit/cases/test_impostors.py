@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -52,12 +53,12 @@ def test_unrelated_log_matches_only_other_cases() -> None:
         (
             Verdict.REPRODUCED,
             Impostor.ENGINE_KILLED,
-            "old: an impostor (engine killed) produced REPRODUCED: why",
+            "old: an impostor (engine killed) produced REPRODUCED, so another failure passes for this one: why",
         ),
         (
             Verdict.REGRESSED,
             Impostor.FLOODED_LOG,
-            "old: an impostor (flooded log) produced REGRESSED: why",
+            "old: an impostor (flooded log) produced REGRESSED, so another failure passes for this one: why",
         ),
         (
             Verdict.FIXED,
@@ -85,3 +86,14 @@ def test_invalid_files_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "met.json").write_text(content)
     with pytest.raises(UsageError, match=r"met\.json: "):
         impostors.read_impostor_runs(tmp_path / "met.json")
+
+
+def test_the_replaced_calls_are_named() -> None:
+    run = dataclasses.replace(
+        trial(Verdict.REPRODUCED, Impostor.ERROR_STATUS),
+        replaced=("POST /v1/completions", "GET /health", "POST /v1/completions"),
+    )
+    assert run.flaw.startswith(
+        "old: an impostor (error status) in place of the answer to POST /v1/completions (2 times), "
+        "GET /health produced REPRODUCED, so another failure passes for this one: "
+    )

@@ -13,8 +13,9 @@ from pytest_vllm_regress.cases.model import Case, EvidenceEnvironments, LogText
 from pytest_vllm_regress.cases.proofs import fingerprint, lint, proof
 from pytest_vllm_regress.cases.proofs.rejudge import load_observations
 from pytest_vllm_regress.errors import Kind, Part
+from pytest_vllm_regress.runner import prove
 from tests.helpers import ROOT
-from tests.helpers.cases import project_cases
+from tests.helpers.cases import CaseFile, project_cases
 
 CASES = project_cases()
 BY_ID = {case.id: case for case in CASES}
@@ -169,3 +170,15 @@ def test_what_a_failure_prints_is_no_claim() -> None:
     assert case.log is not None
     without = dataclasses.replace(case, log=None)
     assert fingerprint.case_fingerprint(case) == fingerprint.case_fingerprint(without)
+
+
+def test_a_readme_with_the_words_of_the_scaffold_is_not_finished(tmp_path: Path) -> None:
+    case = CaseFile().write(tmp_path)
+    readme = case.directory / "README.md"
+    readme.write_text("**Why.** Describe the defect in the code,\nwith a link.\n")
+    (line,) = prove.evidence_problems(case, "validate")
+    assert line.endswith(
+        "README.md still says 'Describe the defect in the code, with a link.': write it in your own words"
+    )
+    readme.write_text("**Why.** The parser drops the first argument.\n")
+    assert lint.readme_problem(case) == ""

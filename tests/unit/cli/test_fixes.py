@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.answers.fixes.index import fix_index
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cli.front_door import main
 
 LOG = """\
@@ -72,3 +74,68 @@ def test_audit_counts_and_lists_the_fixes_that_concern_a_deployment(
     assert "later fixes of upstream touch what this deployment uses (" in capsys.readouterr().out
     main(["-v", *command])
     assert "vllm#39935  0.28.0" in capsys.readouterr().out
+
+
+def test_compare_names_what_upstream_corrected_afterwards(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["compare", "0.23.0", "0.24.0"])
+    output = capsys.readouterr().out
+    assert "upstream corrected it " in output
+    assert "broken by #41184 (in 0.25.0; corrects vllm#41184)" in output
+    main(["compare", "0.23.0", "0.24.0", "--format", "json"])
+    first, *_ = json.loads(capsys.readouterr().out)["upstream_regressions"]
+    assert (first["fix"], first["of"]) == ("vllm#47031", ["vllm#41184"])
+
+
+def test_compare_newer_says_how_settled_a_release_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "0.22.0", "--newer"]) == 0
+    output = capsys.readouterr().out
+    assert "2026-05-27" in output and "1 of them are in 0.22.1" in output
+    assert main(["compare", "0.22.0", "--newer", "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["patch_releases"] == ["0.22.1"] and answer["weeks"][0]["taken"]
+
+
+def test_compare_newer_takes_one_release_that_the_history_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compare", "0.22.0"]) == 2
+    assert main(["compare", "0.22.0", "0.23.0", "--newer"]) == 2
+    for release in ("0.6.0", "0.31.0"):
+        assert main(["compare", release, "--newer"]) == 2
+        assert f"does not have what came after vllm {release}" in capsys.readouterr().err
+
+
+def test_new_fills_a_case_from_the_record_of_a_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = str(tmp_path / "cases")
+    assert main(["--cases", cases, "new", "--from", "vllm#44483"]) == 0
+    case = load_case(tmp_path / "cases" / "vllm-44483" / "case.toml")
+    assert case.title == "Fix illegal memory access from a forward during a partial wake_up"
+    assert case.affected_text() == "vllm <0.24.0"
+    assert case.fixed_by == ("https://github.com/vllm-project/vllm/pull/44483",)
+    assert (case.evidence.affected, case.evidence.fixed) == (("vllm-0.23.0",), ("vllm-0.24.0",))
+    readme = (case.directory / "README.md").read_text()
+    assert "`vllm/v1/engine/core.py` (`wake_up`, `run_busy_loop`)" in readme
+    assert "first in 0.24.0" in readme
+
+
+def test_new_names_the_tests_of_upstream_and_keeps_what_is_given(tmp_path: Path) -> None:
+    fix = next(entry for entry in fix_index().fixes if entry.tests and entry.first)
+    command = ["--cases", str(tmp_path), "new", "44", "--from", fix.name, "--title", "My words"]
+    assert main([*command, "--affected", ">=0.7,<0.8"]) == 0
+    case = load_case(tmp_path / "vllm-44" / "case.toml")
+    assert (case.title, case.affected_text()) == ("My words", "vllm >=0.7,<0.8")
+    assert case.evidence.affected == ()
+    assert (
+        f"Upstream's own tests of it: `{fix.tests[0]}`"
+        in (case.directory / "README.md").read_text()
+    )
+
+
+def test_new_takes_one_origin_that_exists(tmp_path: Path) -> None:
+    assert main(["--cases", str(tmp_path), "new", "--from", "vllm#99999999"]) == 2
+    finding = ["--finding", "f.json", "--from", "vllm#44483"]
+    assert main(["--cases", str(tmp_path), "new", *finding]) == 2

@@ -13,11 +13,19 @@ import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.engines.processes.early_exit import NO_EARLY_EXIT, EarlyExitPolicy
-from pytest_vllm_regress.errors import ChildDied, Masked, Part, Unsupported, UsageError
+from pytest_vllm_regress.errors import (
+    ChildDied,
+    Masked,
+    Part,
+    ScriptError,
+    Unsupported,
+    UsageError,
+)
 from pytest_vllm_regress.plugin import protocol, state
+from pytest_vllm_regress.plugin.fixtures import checking_scripts
 from pytest_vllm_regress.plugin.leg import CONTROL, SUBJECT, Leg
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
-from pytest_vllm_regress.plugin.state import LEG
+from pytest_vllm_regress.plugin.state import LEG, SESSION
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
 
@@ -250,3 +258,22 @@ def test_an_engine_that_cannot_start_is_reported_in_full_once(make_item: MakeIte
         "a long text",
         "[start] it ended (in full at test_demo.py::test_demo; not started again)",
     ]
+
+
+def test_a_script_error_belongs_to_the_test_that_caused_it(make_item: MakeItem) -> None:
+    def check() -> None:
+        raise ScriptError("it could not be followed")
+
+    item = make_item()
+    item.config.stash[SESSION] = SimpleNamespace(check_scripts=check)
+    with pytest.raises(ScriptError) as raised, checking_scripts(item):
+        raise KeyError("no answer")
+    assert isinstance(raised.value.__cause__, KeyError)
+    with pytest.raises(ScriptError), checking_scripts(item):
+        pass
+    with pytest.raises(Unsupported), checking_scripts(item):
+        raise Unsupported("not here", lacks="it")
+    failed = report("failed", text="a traceback through the plugin")
+    excinfo = SimpleNamespace(value=ScriptError("it could not be followed"), traceback=[])
+    protocol.remember(item, SimpleNamespace(excinfo=excinfo), failed)  # type: ignore[arg-type]
+    assert failed.longrepr == "it could not be followed"

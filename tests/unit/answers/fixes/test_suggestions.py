@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.answers.fixes.evidence import Evidence, VllmCall, read, root
+from pytest_vllm_regress.answers.explain import log
+from pytest_vllm_regress.answers.fixes.evidence import Evidence, VllmCall
 from pytest_vllm_regress.answers.fixes.index import FILE, Fix, FixIndex, digest, fix_index
-from pytest_vllm_regress.answers.fixes.suggestions import suggest
+from pytest_vllm_regress.answers.fixes.suggestions import evidence_of, suggest
 from pytest_vllm_regress.answers.fixes.words import words
 from pytest_vllm_regress.errors import UsageError
 
@@ -70,8 +72,12 @@ def index() -> FixIndex:
     )
 
 
+def read(text: str) -> Evidence | None:
+    return evidence_of(log.explain(io.BytesIO(text.encode()), (), "log"), "")
+
+
 def evidence() -> Evidence:
-    failure = root(read(LOG))
+    failure = read(LOG)
     assert failure is not None
     return failure
 
@@ -85,15 +91,47 @@ def test_the_root_cause_is_read_with_its_calls_and_their_code() -> None:
     )
 
 
-def test_a_failure_has_the_calls_and_messages_of_its_chain() -> None:
-    (failure,) = read(CHAIN)
-    assert [place.function for place in failure.places] == ["inner", "outer"]
-    assert "KeyError: 'w2'" in failure.message and "RuntimeError: no weights" in failure.message
+def test_the_calls_of_the_root_cause_are_the_innermost_of_its_chain() -> None:
+    failure = read(CHAIN)
+    assert failure is not None
+    functions = [place.function for place in failure.places]
+    messages = failure.message.splitlines()
+    assert sorted(functions) == ["inner", "outer"] and len(messages) == 2
+    assert ("KeyError" in messages[0]) == (functions[-1] == "inner")
 
 
-def test_an_excerpt_without_indentation_and_head_is_read() -> None:
-    (failure,) = read('File "/x/vllm/a.py", line 1, in inner\nreturn 1\nKeyError: 5\n')
-    assert failure.places == (VllmCall("a.py", "inner", "return 1"),)
+def test_a_failure_outside_vllm_has_the_calls_of_the_one_beside_it() -> None:
+    outside = (
+        'Traceback (most recent call last):\n  File "/x/ray/a.py", line 1, in f\nKeyError: 1\n'
+    )
+    failure = read(
+        outside + "INFO next\n" + CHAIN.partition("\n\n")[0].replace("KeyError", "ValueError")
+    )
+    assert failure is not None and failure.message.startswith("KeyError: 1\nValueError")
+    assert [place.function for place in failure.places] == ["inner"]
+    assert read(outside) is None
+
+
+def test_models_parsers_and_architectures_that_the_log_names_count(index: FixIndex) -> None:
+    text = (
+        "vllm serve Qwen/Qwen3-VL-8B --tool-call-parser hermes\n"
+        "INFO Resolved architecture: Qwen3VLForConditionalGeneration\n"
+        "INFO non-default args: {'reasoning_parser': 'deepseek_r1', 'model': 'model_path'}\n"
+    )
+    failure = read(text + LOG)
+    assert failure is not None
+    assert failure.settings == "Qwen3-VL-8B hermes Qwen3VLForConditionalGeneration deepseek_r1"
+    index.fixes.append(fix(8, "[Model] Qwen3-VL video", {"x.py": ["other"]}, 2))
+    numbers = [s.fix.number for s in suggest(failure, "0.11.0", index)]
+    assert 8 in numbers and 8 not in [s.fix.number for s in suggest(evidence(), "0.11.0", index)]
+
+
+def test_support_for_the_model_that_fails_is_no_ordinary_large_change(index: FixIndex) -> None:
+    files = {f"models/m{number}.py": ["f"] for number in range(9)}
+    index.fixes += [fix(8, "Tidy Gemma3", files, 2), fix(9, "[Model] Support Gemma3", files, 2)]
+    failure = Evidence("AttributeError: 'Gemma3Config' has no x", (VllmCall("z.py", "run"),))
+    first, second, *_ = suggest(failure, "0.11.0", index)
+    assert (first.fix.number, second.fix.number) == (9, 8)
 
 
 def test_the_fix_that_the_version_lacks_is_suggested_first_and_as_likely(index: FixIndex) -> None:
@@ -114,8 +152,7 @@ def test_nothing_is_suggested_without_a_known_version(version: str | None, index
 
 def test_nothing_is_suggested_without_a_call_in_vllm_or_for_a_follow_up(index: FixIndex) -> None:
     assert suggest(Evidence("ValueError: block is referenced", ()), "0.11.0", index) == []
-    dead = read(LOG)[1]
-    assert dead.is_follow_up and suggest(dead, "0.11.0", index) == []
+    assert read("Traceback" + LOG.rpartition("Traceback")[2]) is None
 
 
 def test_a_line_of_the_traceback_that_a_change_removed_counts(index: FixIndex) -> None:

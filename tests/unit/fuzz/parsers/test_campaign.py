@@ -71,6 +71,16 @@ def run(
     return campaign
 
 
+def test_what_is_found_is_reported_with_the_command_that_shows_it_again(tmp_path: Path) -> None:
+    lines: list[str] = []
+    campaign = Campaign(hunter(Process()), PLAN, tmp_path, lines.append)
+    campaign.run()
+    assert campaign.findings
+    for finding in campaign.findings:
+        assert f"      vllm-regress fuzz replay {tmp_path / finding.name}" in lines
+        assert any(line.startswith(f"    {finding.problem}: ") for line in lines)
+
+
 def test_every_parser_is_asked_and_its_findings_are_files(tmp_path: Path) -> None:
     campaign = run(Process(), tmp_path)
     assert [step.label for step in campaign.steps] == ["one", "two"]

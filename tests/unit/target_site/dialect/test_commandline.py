@@ -39,6 +39,19 @@ def test_every_kind_of_value_has_its_arguments() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--tool-call-parser", "hermes"], "hermes"),
+        (["--tool_call_parser=mistral", "--port", "1"], "mistral"),
+        (["--tool-call-parser"], ""),
+        (["--port", "1"], ""),
+    ],
+)
+def test_the_value_of_an_option_is_found_in_each_form(words: list[str], value: str) -> None:
+    assert commandline.value_of(words, "--tool-call-parser") == value
+
+
 def test_server_options_must_be_known_to_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "version", lambda: "9.9")
     known = parser("--tool-call-parser", "--reasoning-parser")

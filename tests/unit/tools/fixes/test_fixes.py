@@ -56,7 +56,9 @@ def repository(tmp_path: Path) -> Repository:
     repository = Repository(path)
     repository.commit("Begin (#1)", {"vllm/engine.py": FIRST, "README": "x"})
     repository.commit("[Doc] Words (#2)", {"README": "y"})
-    repository.commit("[Bugfix] Refuse requests without a prompt (#3)", {"vllm/engine.py": SECOND})
+    test = "import vllm\n\n\ndef test_prompt():\n    pass\n"
+    files = {"vllm/engine.py": SECOND, "tests/test_engine.py": test}
+    repository.commit("[Bugfix] Refuse requests without a prompt (#3)", files)
     repository.commit("Add a pool (#4)", {"vllm/core/pool.py": OTHER})
     repository.commit("Check the pool (#5)", {"vllm/core/pool.py": PICKED})
     return repository
@@ -90,6 +92,7 @@ def test_a_change_has_functions_words_and_digests_of_removed_lines(repository: R
     assert fix.changed == {"engine.py": ["step"]} and fix.is_titled_fix
     # What title, functions and paths say is not said again.
     assert fix.terms.split() == ["request", "valueerror"]
+    assert fix.tests == ("tests/test_engine.py::test_prompt",)
     assert index.find("vllm#5").changed == {"core/pool.py": ["allocate"]}
     assert index.find("vllm#1").removed == "" and digest(" a = 1 ") == digest("a = 1")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import parsing
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.parsing import (
     Client,
     Delta,
@@ -186,3 +187,16 @@ def test_the_end_comes_alone_or_with_the_last_piece() -> None:
         ("a", [1], False),
         ("bc", [2, 10], True),
     ]
+
+
+def test_a_parser_says_whether_it_reads_calls_that_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsers = {
+        "old": object(),
+        "json": types.SimpleNamespace(supports_required_and_named=True),
+        "own": types.SimpleNamespace(supports_required_and_named=False),
+    }
+    monkeypatch.setattr(parsing, "parser_class", lambda kind, name: parsers[name])
+    answers = [parsing.reads_every_call(name) for name in ("old", "json", "own", "unknown")]
+    assert answers == [False, False, True, False]
