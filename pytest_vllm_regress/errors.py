@@ -10,6 +10,7 @@ Every message says what happened, where the value came from, what is allowed, an
         Unsupported                 this vLLM or device lacks what a test needs (NOT_APPLICABLE)
         NotAtWork                   the positive control of a test failed (INCONCLUSIVE)
         ScriptError                 the simulated model could not follow its script (INCONCLUSIVE)
+        HeldRequests                an engine keeps requests that have ended (INCONCLUSIVE)
         ChildError                  a failure in a target process; carries the parts that a verdict
         looks at
             RemoteError             an exception in the target
@@ -25,9 +26,9 @@ Every message says what happened, where the value came from, what is allowed, an
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NewType, TypedDict, Unpack
+from typing import NamedTuple, NewType, TypedDict, Unpack
 
 
 class Kind(enum.StrEnum):
@@ -290,6 +291,43 @@ class ScriptError(RegressError):
 
     No symptom names its phase ("test"), so it makes the verdict of a case INCONCLUSIVE.
     """
+
+
+class Violation(NamedTuple):
+    """Something in an engine that is left of a request that has ended.
+
+    ``container``: its name in vLLM (``scheduler.requests``), with the id of the ``request``; or what
+    there is less of than at the start (``free blocks``), and how much is ``lacking``.
+    """
+
+    container: str
+    request: str = ""
+    lacking: float = 0
+
+
+class HeldRequests(RegressError):
+    """After a test, an engine still holds requests that have ended. The message names each
+    container, how much it holds, and the requests.
+
+    No symptom names its phase ("test"), so it makes the verdict of a case INCONCLUSIVE.
+    """
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        self.violations = tuple(violations)
+        words = "; ".join(map(self._describe, self.containers))
+        super().__init__(f"the engine still holds requests that have ended: {words}")
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """The names of the containers."""
+        return tuple(dict.fromkeys(violation.container for violation in self.violations))
+
+    def _describe(self, container: str) -> str:
+        here = [one for one in self.violations if one.container == container]
+        if lacking := max(one.lacking for one in here):
+            return f"{container}: {lacking:g} fewer than at the start"
+        names = ", ".join(one.request for one in here[:5])
+        return f"{container}: {len(here)} ({names}{', ...' if here[5:] else ''})"
 
 
 class DeviceBusy(ChildError):

@@ -111,6 +111,9 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     cause: Cause | None = None
     """What makes the test not applicable: the release, the harness, a package or another failure;
     null for other verdicts and where it is not known."""
+    held: Annotated[tuple[Line, ...], Meta(max_length=1000)] = ()
+    """Containers of the engine that kept requests which had ended, if nothing else was wrong
+    (`--vllm-leftovers requests`). Left out where there are none."""
     expected: bool = False
     """false: the run is red because of this entry. Computed from the verdict."""
 
@@ -127,7 +130,7 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a result file."""
         plain: dict[str, Any] = encode(self)
-        for name in ("node", "variables"):
+        for name in ("node", "variables", "held"):
             if not plain[name]:
                 del plain[name]
         return plain

@@ -55,6 +55,7 @@ class Hunt:
     ) -> int:
         """Run a campaign of a hunter with a session for each lane. Raises ``UsageError`` for more
         environments than it tests: further ones are of the option ``against``."""
+        from ..engines.settings import KEPT_REQUESTS
         from ..engines.standalone import bare_session
         from ..fuzz.hunter import hunter_named
 
@@ -66,7 +67,11 @@ class Hunt:
         hunter = hunter_named(name)
         with contextlib.ExitStack() as stack:
             sessions = [
-                stack.enter_context(bare_session(warn, max_engines=engines, limits=hunter.limits))
+                stack.enter_context(
+                    bare_session(
+                        warn, max_engines=engines, limits=hunter.limits, leftovers=KEPT_REQUESTS
+                    )
+                )
                 for _ in range(lanes)
             ]
             try:
@@ -242,6 +247,7 @@ def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text
     Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or bad input; 3 at least one
     CANNOT RUN and none STILL FAILS.
     """
+    from ..engines.settings import KEPT_REQUESTS
     from ..engines.standalone import bare_session
     from ..environments.cache import EnvironmentCache
     from ..fuzz.finding import ReplayAnswer
@@ -254,7 +260,7 @@ def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text
     hunters: dict[tuple[str, str], Any] = {}
     answers = []
     with contextlib.ExitStack() as stack:
-        session = stack.enter_context(bare_session(warn, limits=limits))
+        session = stack.enter_context(bare_session(warn, limits=limits, leftovers=KEPT_REQUESTS))
         for path, finding in findings:
             hunter, environment = finding.hunter, env or recipes[path].name
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ..engines.settings import KEPT_REQUESTS
 from ..environments.names import sources_looked_up_once
 from ..history.patch import PatchEffect, PatchRunner, compare, plan_comparison
 from ..output.formats import OutputFiles
@@ -55,7 +56,7 @@ def try_(
             f"{len(cases)} cases, first the {comparison.close} closest; over {comparison.base_environment}"
         )
         runner = PatchRunner(
-            command.run_options(None),
+            command.run_options(None).with_pytest_args(f"--vllm-leftovers={KEPT_REQUESTS}"),
             lambda progress: make_executor(None, jobs, show, progress),
             jobs or machine_room(),
             show,

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Literal
 
 import psutil
 
-from ..errors import UsageError
+from ..errors import HeldRequests, UsageError
 from ..target_site.vllm_regress_target.spawning import PROCESS_NAME as FORK_SERVER
 from ..util.deadline import DeadlineFor
 from ..util.files import peek
 from ..util.masking import mask
+from .held import HeldReader
 from .inputs.script import ScriptWatch
 from .processes import process_tree
 from .processes.child import Child, Loan
@@ -185,7 +186,8 @@ class SchemaFilter:
 @dataclass(frozen=True)
 class Launch:
     """What an engine or a server of ``spec`` is started with: its process, the request that starts
-    it there, its scripts, and the deadlines of its phases (``timeout``: that of the start)."""
+    it there, its scripts, the deadlines of its phases (``timeout``: that of the start), and who reads
+    what it holds, if somebody does."""
 
     child: Child
     spec: EngineSpec
@@ -193,6 +195,7 @@ class Launch:
     scripts: ScriptWatch
     request: Mapping[str, Any] = field(default_factory=dict)
     timeout: float | None = None
+    held: HeldReader | None = None
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Ask the process to start, and return its report."""
@@ -211,6 +214,7 @@ class Running:
         self.spec = launch.spec
         self.schemas = SchemaFilter()
         self.scripts = launch.scripts
+        self._held = launch.held
         self._deadline = launch.deadline_for
         self._processes: dict[psutil.Process, ProcessInfo] = {}
 
@@ -240,6 +244,13 @@ class Running:
         """Whether no other test may use it, because a test has sent it a signal or waited for its
         end."""
         return self.child.end_expected
+
+    def held_requests(self) -> HeldRequests | None:
+        """Return the error for what it keeps of requests that have ended; None if it keeps nothing,
+        is dead or spent, or is not asked (``--vllm-leftovers requests``)."""
+        if self._held is None or self.spent or self.child.engine_is_dead or not self.child.alive:
+            return None
+        return self._held.violation()
 
     def processes(self) -> list[ProcessInfo]:
         """Return its processes, the front process first.

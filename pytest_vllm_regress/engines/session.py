@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from ..errors import ChildDied, ChildError, DeadlineExceeded, RemoteError, Unsupported
 from ..target_site.vllm_regress_target.dialect.gpu import refusal_in
+from ..target_site.vllm_regress_target.dialect.held import FOLDER as HELD_FOLDER
 from ..util.deadline import DeadlineFor
 from ..util.paths import writable_root
 from ..util.rundir import Owner, RunDir
@@ -34,6 +35,7 @@ from .checkpoints.forge import (
 from .checkpoints.hub_cache import snapshot_of, variables_of
 from .engine import AsyncEngine, Engine, start_engine
 from .gpus.leases import GpuLease
+from .held import HeldReader
 from .inputs.script import ScriptWatch
 from .placement import PROBE, MemoryRequest, Placement
 from .pool import EnginePool
@@ -45,7 +47,7 @@ from .processes.child import Child, Loan
 from .processes.child_processes import Leftover
 from .processes.early_exit import EarlyExitPolicy
 from .running import Launch, Running
-from .settings import Settings
+from .settings import KEPT_REQUESTS, Settings
 from .spec import EngineSpec, Front
 from .target import Target, built_target, canonical_name, default_environment, inspect
 
@@ -87,6 +89,7 @@ class Session:
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
         self._started: WeakSet[Running] = WeakSet()
+        self._leaky: set[str] = set()
         self._unstartable: dict[tuple[str, EngineSpec, Front], Exception] = {}
         self.engines = EnginePool(settings.max_engines, self._charge)
         self.gpus = Placement(lambda line: self.progress(line))
@@ -319,16 +322,26 @@ class Session:
             gpu=gpu,
         )
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
+        held = self._held_folder()
         child = self._start_child(
             agent,
             "server" if front == "serve" else "engine",
             lease,
-            {**spec.env, **scripts.environment},
+            {**spec.env, **scripts.environment, **({HELD_FOLDER: str(held)} if held else {})},
             timeout,
             label=front,
             import_path=spec.import_path,
         )
-        return Launch(child, spec, self._deadline, scripts, request, timeout), lease
+        reader = HeldReader(held, self._leaky) if held else None
+        return Launch(child, spec, self._deadline, scripts, request, timeout, reader), lease
+
+    def _held_folder(self) -> Path | None:
+        """Return a new folder in which an engine can be asked what it holds, if it shall be."""
+        if self.settings.leftovers != KEPT_REQUESTS:
+            return None
+        folder = self.run.path / f"held-{secrets.token_hex(4)}"
+        folder.mkdir()
+        return folder
 
     def _check_target(self, target: Target, spec: EngineSpec) -> None:
         """Raise ``Unsupported`` if no engine of ``spec`` can start in ``target``."""

@@ -67,6 +67,10 @@ class Limits(NamedTuple):
         return PYTEST_OPTIONS if self.option_names is None else self.option_names
 
 
+KEPT_REQUESTS = "requests"
+"""The value of ``leftovers`` with which requests that an engine keeps fail a test, too."""
+
+
 class Settings(NamedTuple):
     """Options of one run. ``environments`` are names or interpreter paths; empty means the default
     environment.

@@ -148,13 +148,15 @@ def bare_session(
     device: str = "auto",
     max_engines: int = MAX_ENGINES,
     limits: Limits | None = None,
+    leftovers: str = Settings().leftovers,
 ) -> Iterator[Session]:
     """Provide a session with default settings and close it at the end.
 
-    ``progress`` gets a line for each step that takes long.
+    ``progress`` gets a line for each step that takes long. ``leftovers``: with ``KEPT_REQUESTS``,
+    engines can be asked for requests that they keep.
     """
     limits = limits or Limits(option_names={})  # without pytest no option sets a limit
-    settings = Settings(device=device, max_engines=max_engines, limits=limits)
+    settings = Settings(device=device, max_engines=max_engines, limits=limits, leftovers=leftovers)
     session = Session(settings, _deadline_for, progress)
     with terminate_as_interrupt():
         try:

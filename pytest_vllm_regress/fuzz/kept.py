@@ -3,15 +3,17 @@ it has ended or was given up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ..engines.processes.child import Child
+from ..engines.running import Running
 from ..engines.session import Session
 from ..engines.spec import EngineSpec, Front
 from ..engines.target import Target
 from ..util.deadline import Deadline
+from .finding import MAX_WORDS, Problem
 
 T = TypeVar("T")
 
@@ -51,6 +53,14 @@ def kept_engine(
         lambda engine: session.drop(target, spec, front),
         lambda engine: bool(engine.child.alive),
     )
+
+
+def held_requests(engine: Running | None) -> Iterator[Problem]:
+    """Yield that an engine keeps requests that have ended, if it does."""
+    error = engine.held_requests() if engine is not None else None
+    if error is not None:
+        words = str(error)[:MAX_WORDS]
+        yield Problem("requests are kept that have ended", words, ", ".join(error.containers)[:500])
 
 
 def kept_child(start: Callable[[], Child]) -> Kept[Child]:

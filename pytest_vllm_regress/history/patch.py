@@ -176,7 +176,8 @@ def effect_on(
     by_effect: dict[PatchEffect, dict[str, str]] = {}
     for old in before:
         new = new_results.get(old.test)
-        effect = _effect_on_test(old.verdict, new.verdict if new else Verdict.INCONCLUSIVE)
+        # What the base keeps of ended requests, the patch does not break.
+        effect = _effect_on_test(_apart_from(old.held, old), _apart_from(old.held, new))
         why = one_line(new.reason) if new else "no result with the patch"
         by_effect.setdefault(effect, {})[old.test] = why
     effect = next((effect for effect in PatchEffect if effect in by_effect), PatchEffect.UNCLEAR)
@@ -198,6 +199,14 @@ def _effect_on_test(before: Verdict, after: Verdict) -> PatchEffect:
         return PatchEffect.FIXES
     unclear |= before is Verdict.INCONCLUSIVE or before.shown is not after.shown
     return PatchEffect.UNCLEAR if unclear else PatchEffect.UNCHANGED
+
+
+def _apart_from(held: tuple[str, ...], result: TestResult | None) -> Verdict:
+    """Return the verdict of a test as if an engine might keep ended requests in the containers
+    ``held``; INCONCLUSIVE if there is no result."""
+    if result is None:
+        return Verdict.INCONCLUSIVE
+    return Verdict.FIXED if result.held and set(result.held) <= set(held) else result.verdict
 
 
 @dataclass(frozen=True)
@@ -280,7 +289,8 @@ class BaseVerdicts(Journal):
     """Verdicts on a base, kept for the next patch to it: by its code, the release below it, and
     each case. The simulated device is the only one for code without its own compiled parts.
 
-    An INCONCLUSIVE verdict is not kept, because it says more about this run than about the base.
+    An INCONCLUSIVE verdict is not kept, because it says more about this run than about the base,
+    unless the base keeps requests that have ended.
     """
 
     def __init__(self, comparison: PatchComparison, pytest_args: Sequence[str]) -> None:
@@ -294,7 +304,9 @@ class BaseVerdicts(Journal):
                 shutil.rmtree(oldest) if oldest.is_dir() else oldest.unlink()
 
     def add(self, batch: Batch, run: RunResult) -> None:
-        unclear = {r.case_id for r in run.results if r.verdict is Verdict.INCONCLUSIVE}
+        unclear = {
+            r.case_id for r in run.results if r.verdict is Verdict.INCONCLUSIVE and not r.held
+        }
         super().add(batch.without(unclear), run)
 
 

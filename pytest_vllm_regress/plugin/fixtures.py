@@ -247,11 +247,14 @@ def _lent(
         with fault.between(engine) if fault else contextlib.nullcontext():
             yield engine
         leg.record_engine(engine.child)
+        held = engine.held_requests() if leg.error is None and fault is None else None
         try:
             if fresh:
                 _report_leftovers(request, engine.stop())
             elif _is_spent(leg, engine):
                 session.drop(target, spec, front)
+            if held:
+                raise held
         finally:
             if fault is None:
                 engine.scripts.check()  # for requests of clients that the test made itself

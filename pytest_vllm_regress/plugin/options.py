@@ -94,8 +94,9 @@ OPTIONS = (
     _Option("vllm_report", "write the verdicts to this JSON file", "FILE", path=True),
     _Option(
         "vllm_leftovers",
-        "what an engine leaves behind: warn (default) or fail the test that left it",
-        choices=("warn", "fail"),
+        "what an engine leaves behind: warn (default) or fail the test that left it. requests: "
+        "warn, and fail a test after which an engine still keeps requests that have ended",
+        choices=("warn", "fail", "requests"),
     ),
     _Option(
         "vllm_limit",

@@ -29,7 +29,16 @@ from ..cases.verdict import (
 from ..engines.http.transport import unknown_address
 from ..engines.processes.agent import recorded_variables
 from ..engines.target import Target
-from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
+from ..errors import (
+    BuildError,
+    ChildError,
+    HeldRequests,
+    Kind,
+    NotAtWork,
+    Part,
+    Unsupported,
+    UsageError,
+)
 from ..util.masking import mask
 from ..util.patterns import PatternError
 from .leg import Leg, sanitize
@@ -266,6 +275,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         not_expected_because="--vllm-fail-on-known" if refused else "",
         decides=target is None or case.can_show(target.versions, judged.marked.variant),
         cause=judged.decision.cause,
+        held=subject.error.containers if isinstance(subject.error, HeldRequests) else (),
     )
 
 

@@ -58,7 +58,7 @@ class UpgradeAdvice:
             text = f"upgrade to {self.distribution} {self.fewest}: {gone} of {self.found} gone; {left} remain, {ways}"
         else:
             return "no release is without all of these"
-        return f"{text} ({self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
+        return f"{text} (it has {self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...environments.cache import EnvironmentCache
 from ...environments.installed import is_environment, open_environment, open_interpreter
 from ...environments.recipes import find_file, load
 from ...environments.sources import names_interpreter
@@ -26,6 +25,8 @@ class InstalledSources:
 
         Raises ``UsageError`` if it is not there or has no vLLM.
         """
+        from ...environments.cache import EnvironmentCache  # Linux only
+
         path = Path(environment)
         if not names_interpreter(environment):
             built = EnvironmentCache().built(load(find_file()).resolve(environment))

@@ -16,6 +16,7 @@ from ...util.codec import Meta, encode, replace
 from ..drawing import drawn, drawn_data, identity
 from ..finding import Finding, Line, Problem
 from ..hunter import CampaignPlan, CannotRun, Hunter, Reply
+from ..kept import held_requests
 from ..reduce import Effort
 from .engine_question import EVERYWHERE, Request, Turns
 from .pairs import MODEL, Configuration, Pair, pairs_named
@@ -98,7 +99,8 @@ class PairChecker:
     def ask(self, pair: Pair, question: Turns) -> list[Problem]:
         """Return every difference between the sides of the pair.
 
-        An engine beside the model must also agree with itself.
+        An engine beside the model must also agree with itself, and none may keep requests that have
+        ended.
         """
         requests = question.requests
         answers = zip(
@@ -110,6 +112,9 @@ class PairChecker:
             if found is None and pair.left.front == MODEL:
                 found = inconsistency(request, right)
             seen += [replace(found, at=number)] if found else []
+        for one in pair.sides:
+            if one.front != MODEL:
+                seen += held_requests(self._side(pair, one).engine.running)
         return seen
 
     def _ask(self, pair: Pair, one: Configuration, question: Turns) -> Sequence[SideAnswer | None]:

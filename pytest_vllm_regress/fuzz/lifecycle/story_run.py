@@ -2,7 +2,8 @@
 
 Every request ends once, with its own text or an error. Nothing runs while the engine sleeps or is
 paused. The prefix cache holds nothing of other weights, and nothing after a reset or a sleep.
-/health is honest in time. The metrics agree with what was asked. What ends leaves nothing.
+/health is honest in time. The metrics agree with what was asked, and the engine keeps no request
+that has ended. What ends leaves nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ...engines.server import Server
 from ...errors import ChildError, UsageError
 from ...surveys.states.requests import SILENT, ask, wait_for_end
 from ..finding import Problem
+from ..kept import held_requests
 from .streams import GONE_S, QUIET_S, REQUEST_S, Streams
 
 HEALTH_S = 2
@@ -473,6 +475,8 @@ class StoryRun:
         self.do_ask()
         if not self.problems:
             self._compare_metrics()
+        if not self.problems:
+            self.problems += held_requests(self.server)
 
     def _compare_metrics(self) -> None:
         end = time.monotonic() + LEAVE_S

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from . import calls, spawning
+from .dialect import held
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 
@@ -27,6 +28,7 @@ def main(channel: FrameSocket, request: Frame) -> int:
     role = request["role"]
     interrupted = False
     try:
+        held.watch()
         if role == "server":
             from .hosts import server
 

@@ -170,6 +170,34 @@ def test_the_effect_follows_from_both_sides(
     assert effect_on(case, [], None).effect is PatchEffect.NOT_RUN
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "effect"),
+    [
+        ((), ("requests",), PatchEffect.BREAKS),
+        (("requests",), ("requests",), PatchEffect.UNCHANGED),
+        (("requests",), ("requests", "free blocks"), PatchEffect.BREAKS),
+        (("requests",), (), PatchEffect.UNCHANGED),
+        (("requests",), BAD, PatchEffect.BREAKS),
+        (BAD, ("requests",), PatchEffect.UNCLEAR),
+    ],
+)
+def test_what_the_base_keeps_of_ended_requests_is_not_broken_by_the_patch(
+    tmp_path: Path,
+    before: tuple[str, ...] | Verdict,
+    after: tuple[str, ...] | Verdict,
+    effect: PatchEffect,
+) -> None:
+    assert effect_on(case_named(tmp_path, "demo"), *map(_keeping, (before, after))).effect is effect
+
+
+def _keeping(held: tuple[str, ...] | Verdict) -> list[TestResult]:
+    """Return the result of a test after which the engine held these, or one with this verdict."""
+    if isinstance(held, Verdict):
+        return [TestResult("demo", "t", held, "why", "sim", "e")]
+    verdict = OTHER if held else GOOD
+    return [TestResult("demo", "t", verdict, "why", "sim", "e", held=held)]
+
+
 @pytest.fixture
 def ran(
     builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from pytest_vllm_regress.engines.checkpoints.adapters import Adapter
 from pytest_vllm_regress.engines.http.health import Metrics
 from pytest_vllm_regress.engines.running import ProcessInfo
 from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.errors import HeldRequests, Violation
 from pytest_vllm_regress.fuzz.lifecycle.streams import TOKENS
 from pytest_vllm_regress.target_site.vllm_regress_target import script_format as script
 
@@ -68,6 +69,10 @@ class StandIn:
             ProcessInfo(number, role, role, "")  # type: ignore[arg-type]
             for number, role in ((1, "server"), (2, "core"), (3, "worker"))
         ]
+
+    def held_requests(self) -> HeldRequests | None:
+        kept = [Violation("scheduler.requests", "one")]
+        return HeldRequests(kept) if "requests are kept" in self.faults else None
 
     def metrics(self) -> Metrics:
         running = 1.0 if "requests stay counted" in self.faults else 0.0

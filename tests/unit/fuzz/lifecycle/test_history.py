@@ -43,6 +43,7 @@ def test_a_server_that_is_right_has_no_problem_in_any_story(faults: tuple[str, .
         ("texts are exchanged", (Action.STREAM,), "a stream has another text than its own"),
         ("adapters stay", (Action.LOAD, Action.UNLOAD), "an unloaded adapter is not unknown"),
         ("requests stay counted", (Action.ASK,), "metrics count requests that have ended"),
+        ("requests are kept", (Action.ASK,), "requests are kept that have ended"),
         ("requests run during a rest", (Action.SLEEP,), "requests run while the engine sleeps"),
         (
             "requests run during a rest",
