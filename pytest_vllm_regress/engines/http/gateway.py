@@ -66,6 +66,8 @@ class Gateway:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._listener: asyncio.Server | None = None
+        self._refusal: asyncio.Task[None] | None = None
+        self._refused_enough = asyncio.Event()
         self._connections: dict[asyncio.Task[None], _Connection] = {}
 
     @property
@@ -100,6 +102,7 @@ class Gateway:
         self.book.clear()
         self.faults.clear()
         self.answered.clear()
+        self._run(self._end_refusal())
 
     def close(self) -> None:
         """Break all connections and stop listening."""
@@ -140,19 +143,30 @@ class Gateway:
         self._listener = await asyncio.start_server(self._accept, sock=bound, backlog=1024)
 
     async def _refuse(self, seconds: float) -> None:
+        await self._end_refusal()
         assert self._listener is not None
         self._listener.close()
         for connection in self._connections.values():
             if connection.is_idle:
                 connection.abort()
         bound = self._bound()  # nobody else can take the address, and nobody is accepted
+        self._refusal = self._loop.create_task(self._reopen(bound, seconds))
 
-        def reopen() -> None:
-            self._reopening = self._loop.create_task(self._listen(bound))
+    async def _reopen(self, bound: socket.socket, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._refused_enough.wait(), seconds)
+        await self._listen(bound)
 
-        self._loop.call_later(seconds, reopen)
+    async def _end_refusal(self) -> None:
+        """Listen again now, if connections are refused."""
+        if self._refusal is not None:
+            self._refused_enough.set()
+            await self._refusal
+            self._refusal = None
+            self._refused_enough.clear()
 
     async def _close(self) -> None:
+        await self._end_refusal()
         if self._listener is not None:
             self._listener.close()
         for task in self._connections:
