@@ -147,8 +147,7 @@ class Gateway:
         assert self._listener is not None
         self._listener.close()
         for connection in self._connections.values():
-            if connection.is_idle:
-                connection.abort()
+            connection.end()
         bound = self._bound()  # nobody else can take the address, and nobody is accepted
         self._refusal = self._loop.create_task(self._reopen(bound, seconds))
 
@@ -282,11 +281,13 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._state = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
+        self._is_last = False
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it waits for a request."""
-        return self._state.our_state is h11.IDLE
+    def end(self) -> None:
+        """Break the connection if it waits for a request, else after the answer that is sent."""
+        self._is_last = True
+        if self._state.our_state is h11.IDLE:
+            self.abort()
 
     async def receive(self) -> tuple[h11.Request, bytes] | None:
         """Return the next request and its body; None if there is none any more."""
@@ -313,7 +314,8 @@ class _Connection:
 
     def next(self) -> bool:
         """Return whether another request may follow on this connection."""
-        if self._state.our_state is h11.MUST_CLOSE or self._state.their_state is h11.MUST_CLOSE:
+        states = (self._state.our_state, self._state.their_state)
+        if self._is_last or h11.MUST_CLOSE in states:
             return False
         self._state.start_next_cycle()
         return True
