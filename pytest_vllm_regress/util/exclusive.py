@@ -41,6 +41,9 @@ class Exclusive:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def __del__(self) -> None:
+        self.release()  # as when the process ends: nobody can use it any more
+
     def _acquired(self) -> bool:
         """Lock the file; False if another process has it. Tries again if the process that had it has
         removed the file or the folder meanwhile."""
