@@ -374,7 +374,7 @@ def test_the_command_ends_with_5_for_an_undocumented_failure_and_2_without_a_log
     ("name", "encoded"),
     [
         ("plain", DIED.encode()),
-        ("log.gz", gzip.compress(DIED.encode())),
+        ("log.gz", gzip.compress(DIED.encode(), mtime=0)),
         ("log.bz2", bz2.compress(DIED.encode())),
         ("log.xz", lzma.compress(DIED.encode())),
         ("windows", DIED.encode("utf-16")),
@@ -418,7 +418,7 @@ def test_what_is_no_text_log_is_named(
     for name, content, status, words in (
         ("empty", b"", 0, "note: {} is empty"),
         ("log.zst", b"\x28\xb5\x2f\xfd....", 2, "{}: cannot be read: "),
-        ("cut.gz", gzip.compress(DIED.encode() * 99)[:-20], 2, "{}: cannot be read: "),
+        ("cut.gz", gzip.compress(DIED.encode() * 99, mtime=0)[:-20], 2, "{}: cannot be read: "),
         ("binary", DIED.encode() + b"\0\1", 2, "{}: is not text"),
     ):
         log = tmp_path / name
