@@ -16,6 +16,7 @@ re-parented or in another session. It does not import vLLM and starts no thread.
 """
 
 import ctypes
+import math
 import os
 import re
 import resource
@@ -36,6 +37,7 @@ NOT_EXECUTED = 126
 """Exit status of the nanny of a command that cannot be executed."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SWEEP_S = 5.0
+_TRACKERS_S = 2.0
 """Seconds for which ``end_descendants`` keeps killing: dying processes may have forked new ones.
 
 What is left then cannot be killed (state D).
@@ -239,7 +241,7 @@ def main() -> None:
         os.kill(child, signal.SIGKILL)  # not reaped, so its pid is its own
     if status is None or not grace_s or select.select([lifeline], [], [], 0)[0]:
         _wait_for_nannies(grace_s)
-        end_descendants()
+        end_descendants(trackers_s=_TRACKERS_S)
     if status is not None and os.WIFSIGNALED(status):
         _end_by(os.WTERMSIG(status))
     os._exit(1 if status is None else os.WEXITSTATUS(status))
@@ -339,21 +341,35 @@ def stat_fields(pid: int) -> list[bytes]:
         return stat.read().rpartition(b")")[2].split()
 
 
-def end_descendants() -> None:
-    """Kill all descendants of this process and remove the shared-memory files that they had mapped."""
+def end_descendants(trackers_s: float = 0.0) -> None:
+    """Kill all descendants of this process and remove the shared-memory files that they had mapped.
+
+    ``trackers_s``: seconds for Python's resource trackers, after all others, to remove what a
+    process that has ended left behind: nobody else knows its names.
+    """
     until = time.monotonic() + _SWEEP_S
+    alone_since = math.inf
     segments: set[str] = set()
     while time.monotonic() < until:
         below = start_times(os.getpid())
         if not below:
             break
         segments |= mapped_shm(below, _OLDER_INODES)
-        _signal(below, signal.SIGKILL)
+        others = {pid: started for pid, started in below.items() if not _is_tracker(pid)}
+        alone_since = math.inf if others else min(alone_since, time.monotonic())
+        is_over = time.monotonic() >= alone_since + trackers_s or not trackers_s
+        _signal(below if is_over else others, signal.SIGKILL)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
     _unlink(segments)
+
+
+def _is_tracker(pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as command:
+        return b"multiprocessing.resource_tracker" in command.read()
+    return False
 
 
 def _signal(processes: dict[int, int], number: int) -> None:
