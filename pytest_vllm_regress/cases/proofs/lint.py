@@ -41,7 +41,6 @@ def lint_case(case: Case, cases: Iterable[Case]) -> list[str]:
     return [
         *(f"{case.path}: symptom.pattern {line}" for line in _unwanted_matches(case, cases)),
         *(f"{case.path}: symptom.log {line}" for line in _unwanted_in_logs(case)),
-        *(f"{case.directory}: {line}" for line in filter(None, (readme_problem(case),))),
         *(
             f"{case.path}: evidence: {line}"
             for name in environments

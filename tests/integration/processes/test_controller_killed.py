@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
 from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.processes.abandoned import remove_abandoned
@@ -30,6 +33,16 @@ time.sleep(600)
 """
 
 
+@pytest.fixture
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no other run remove what is abandoned. The path is short, as those of sockets must be."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.mark.usefixtures("own_temporary_folder")
 def test_sigkill_of_the_controller_ends_everything() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(CONTROLLER), str(PROBE)],
