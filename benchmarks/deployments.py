@@ -11,9 +11,9 @@ starts. The file itself is read from DIR/ID/NAME, or else fetched from GitHub. I
 half: files that were read right, read but wrong, and not read; servers whose version was found; and
 files with a wrong "not reachable": a documented failure that the labels leave open.
 
-Labels: options by their long names with the values that the file resolves; `complete`: the file
-names all options; `by_template`: what a template of the same chart adds, which a reader of one file
-need not know, but must not deny; `vllm_also`: a version that an annotation gives.
+Labels: options have their long names, and values as far as the file determines them. `complete`: the
+file names all options. `by_template`: what a template of the same chart adds; a reader of this file
+alone cannot know it, but must not rule it out. `vllm_also`: a version from an annotation.
 """
 
 from __future__ import annotations

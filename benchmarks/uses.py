@@ -94,7 +94,7 @@ def is_about(claim: Claim, label: dict[str, Any]) -> bool:
 
 
 def is_right(claim: Claim, entry: dict[str, Any]) -> bool | None:
-    """Return whether a claim is right by the labels; None if nothing is said about it."""
+    """Return whether the labels confirm a claim; None if they do not mention it."""
     for judged in entry["judged"]:
         if (judged["file"], judged["text"]) == (claim.file, claim.text):
             right: bool = judged["right"]

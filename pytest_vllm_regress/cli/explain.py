@@ -33,8 +33,8 @@ def explain(
 ) -> int:
     """Say which known failure a log shows, why, and what to do.
 
-    Names the lines that show each failure, the root cause first. Reads the log and runs nothing; an
-    interpreter that is given as --env is started to ask for its path.
+    Names the lines that show each failure, the root cause first. The log is only read. An
+    interpreter given as --env is started once, to find its packages.
 
     Exit codes: 0 no failure; 1 a documented failure; 2 usage or bad input; 4 internal error; 5 only
     failures that no case documents.

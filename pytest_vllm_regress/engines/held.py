@@ -1,4 +1,4 @@
-"""What an engine still holds of requests that have ended: asked of its processes after a test.
+"""Requests that an engine still holds after they have ended, as its processes report after a test.
 
 A request has ended when the front process does not know it any more. What is held for a moment only,
 or by a request that still runs, is no violation.

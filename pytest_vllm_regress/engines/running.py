@@ -246,8 +246,8 @@ class Running:
         return self.child.end_expected
 
     def held_requests(self) -> HeldRequests | None:
-        """Return the error for what it keeps of requests that have ended; None if it keeps nothing,
-        is dead or spent, or is not asked (``--vllm-leftovers requests``)."""
+        """Return an error if the engine still holds requests that have ended. None if it holds none,
+        is dead or spent, or is not checked (``--vllm-leftovers requests``)."""
         if self._held is None or self.spent or self.child.engine_is_dead or not self.child.alive:
             return None
         return self._held.violation()

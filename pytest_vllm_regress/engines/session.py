@@ -336,7 +336,7 @@ class Session:
         return Launch(child, spec, self._deadline, scripts, request, timeout, reader), lease
 
     def _held_folder(self) -> Path | None:
-        """Return a new folder in which an engine can be asked what it holds, if it shall be."""
+        """Return a new folder for the sockets of an engine whose requests are checked, if they are."""
         if self.settings.leftovers != KEPT_REQUESTS:
             return None
         folder = self.run.path / f"held-{secrets.token_hex(4)}"
@@ -406,7 +406,7 @@ class Session:
         return [line for running in self._started for line in running.answered]
 
     def end_test(self) -> None:
-        """A test has ended: what it scripted for shared servers is forgotten."""
+        """At the end of a test, clear what it scripted for shared servers."""
         for running in tuple(self._started):
             running.forget_scripts()
 

@@ -292,8 +292,8 @@ def write_look(report: WatchReport) -> tuple[WatchReport, Path, int]:
 
 @contextlib.contextmanager
 def _all_or_nothing(edits: Iterable[RangeEdit]) -> Iterator[None]:
-    """Write the edits. They are taken back if one cannot be written, or if the block fails; a signal
-    waits for the end of it."""
+    """Write all edits, and undo them if one cannot be written or the block fails. Signals are held
+    back until the block has ended."""
     with contextlib.ExitStack() as taken_back, blocked():
         for edit in edits:
             edit.write()

@@ -36,7 +36,7 @@ class TestOutcome(enum.StrEnum):
 
 
 class SuiteTest(Document, frozen=True):
-    """A test in one environment. ``text``: why it failed or was skipped, and what it printed."""
+    """Outcome of one test in one environment. ``text``: why it failed or was skipped, and its output."""
 
     outcome: TestOutcome
     seconds: float = 0.0

@@ -45,8 +45,8 @@ class Exclusive:
         self.release()  # as when the process ends: nobody can use it any more
 
     def _acquired(self) -> bool:
-        """Lock the file; False if another process has it. Tries again if the process that had it has
-        removed the file or the folder meanwhile."""
+        """Lock the file, and return False if another process holds the lock. Retry if the previous
+        holder has removed the file or the folder in the meantime."""
         for _ in range(_TRIES):
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 self._file.parent.mkdir(parents=True, exist_ok=True)

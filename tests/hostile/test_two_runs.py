@@ -1,4 +1,4 @@
-"""The same command twice at the same time: the second is refused, and told by which process; it
+"""Two identical commands at once: the second is refused, and its error names the other process; it
 damages nothing. However the first ends, the second may run then."""
 
 from __future__ import annotations

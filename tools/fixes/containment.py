@@ -1,4 +1,4 @@
-"""Which release is the first with each change, by the sources in the wheels.
+"""Find the first release that contains each change, using the sources in the wheels.
 
 The lines that a change added are in a release that contains it, and the lines that it removed are
 not. Later changes touch the same lines, so old changes are no longer visible. Therefore the lines

@@ -14,7 +14,7 @@ MAX_COMMAND = 64 * 1024
 MAX_WORDS = 5_000
 """Words of a command, after its arrays and variables are replaced."""
 MAX_NESTED = 5
-"""Scripts within words of scripts, as in ``sh -c "..."``, and containers in containers."""
+"""Depth of scripts inside scripts (``sh -c "..."``) and of containers inside containers."""
 
 # Programs and images
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")

@@ -44,7 +44,7 @@ class Diagnosis(Document, frozen=True):
     lines: tuple[Text, ...] = ()
     """Patterns for lines that name no exception. A literal text in each selects the lines."""
     late: bool = False
-    """Whether such a line may be the last one of a long log: it is searched everywhere."""
+    """Whether to search the whole log: such a line may come at the very end of a long one."""
     frames: Text = "."
     """Pattern that one of the frames must match, as "FILE:FUNCTION", or the source code."""
     unless: tuple[Text, ...] = ()

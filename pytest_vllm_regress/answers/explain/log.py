@@ -130,7 +130,7 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
             f"{file}: {problem}. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
         )
     try:
-        # Special files such as /proc/kmsg would wait for ever; a pipe has more to come.
+        # Reading special files such as /proc/kmsg would block forever; a pipe may legitimately block.
         opener = None if path.is_fifo() else open_nonblocking
         with open(path, "rb", opener=opener) as stream:
             yield _decoded(stream, file, warn)

@@ -34,13 +34,13 @@ class ClientRequest:
 
     @property
     def text(self) -> str:
-        """What the user, or a tool, said last."""
+        """The last message of the user or of a tool."""
         said = [item for item in self._items() if not _is_of_model(item)]
         return _text(said[-1]) if said else ""
 
     @property
     def conversation(self) -> str:
-        """Everything that was said before the answer, one item a line."""
+        """All messages before the answer, one per line."""
         return "\n".join(map(_text, self._items()))
 
     @property

@@ -25,8 +25,8 @@ class FunctionCall(Document, frozen=True, omit_defaults=False):
 
 
 class Meaning(Document, frozen=True, omit_defaults=False):
-    """An answer. ``style``: how its JSON is written, with spaces, without, or with escapes instead
-    of letters beyond ASCII."""
+    """The answer that is meant. ``style``: how its JSON is written: with spaces, without them, or
+    with non-ASCII letters escaped."""
 
     reasoning: str = ""
     content: str = ""

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -497,7 +498,14 @@ def _environment(request: UpstreamRequest, run: RunDir, record: Path) -> dict[st
     python, root = request.target.python, request.tree.root
     return {
         **variables,
-        "PATH": f"{python.parent}{os.pathsep}{variables.get('PATH', os.defpath)}",
+        # The last folder has py-spy, for the stacks of a server that does not start.
+        "PATH": os.pathsep.join(
+            (
+                str(python.parent),
+                variables.get("PATH", os.defpath),
+                str(Path(sys.executable).parent),
+            )
+        ),
         "PYTHONPATH": os.pathsep.join(map(str, (TARGET_SITE, root, root / _OWN_PACKAGES))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VLLM_REGRESS_DEVICE": request.target.device,
