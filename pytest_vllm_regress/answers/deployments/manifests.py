@@ -12,7 +12,16 @@ from typing import Any
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
 from .programs import of_python
-from .shell import expanded, is_image, is_own_image, of_image, of_script, servers, split
+from .shell import (
+    expanded,
+    is_image,
+    is_own_image,
+    is_telling,
+    of_image,
+    of_script,
+    servers,
+    split,
+)
 
 MAX_BLOCK = 400
 """Lines of a YAML scalar that are searched for a word."""
@@ -24,6 +33,8 @@ MAX_DOCUMENTS = 500
 _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
+_COMPOSE = re.compile(r"(?m)^services:")
+"""A compose file, in which a dollar sign for the shell is written twice."""
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
 _NO_LINE = "\0"
 _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
@@ -65,11 +76,6 @@ _LOOKS_LIKE_OPTION = re.compile(
     r"|prefix_?cach|chunked|chat_?template|kv_?(?:cache|transfer)|served_?(?:model)?_?name|enforce_?eager|trust_?remote"
     r"|extra_?(?:args|flags)).*"
 )
-_TELLING = re.compile(
-    r"--(?:max-model-len|gpu-memory-utilization|enforce-eager|max-num-seqs|max-num-batched-tokens?|tool-call-parser"
-    r"|enable-auto-tool-choice|enable-prefix-caching|enable-chunked-prefill|kv-transfer-config|max-seq-len-to-capture|swap-space)(?:=.*)?"
-)
-"""Options that hardly any other server has."""
 _USUAL = re.compile(
     r"--(?:tensor-parallel-size|pipeline-parallel-size|served-model-name|quantization|dtype|trust-remote-code|enable-lora)(?:=.*)?"
 )
@@ -115,6 +121,8 @@ class _Scope:
 
 def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers of all documents. One that cannot be parsed is repaired by itself."""
+    if _COMPOSE.search(text):
+        text = text.replace("$$", "$")
     lines = text.splitlines()
     for document, problem in _documents(text):
         if problem:
@@ -255,7 +263,12 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         label = "" if server.label == _ONLY_IMAGE else server.label
         # The command of a bare image may be in a template.
         is_open = not server.words and not server.settings and _has_template(document)
-        yield replace(server, label=label, complete=server.complete and not is_open)
+        yield replace(
+            server,
+            label=label,
+            complete=server.complete and not is_open,
+            of_chart=_has_template(document) and _has_chart_image(document),
+        )
     if not found and named and _leaves_command_open(document):
         image = named[0]
         yield ServerCommand(
@@ -270,6 +283,13 @@ def _has_template(document: Any) -> bool:
         return False
     kind = str(document.get("kind", ""))
     return kind.startswith("LLMInferenceService") or not {"kind", "services"} & document.keys()
+
+
+def _has_chart_image(document: Any) -> bool:
+    """Return whether an image is given as the values of a chart give it, in parts."""
+    return any(
+        "tag" in node and ("repository" in node or "name" in node) for node in _mappings(document)
+    )
 
 
 def _merged(found: list[ServerCommand]) -> list[ServerCommand]:
@@ -293,6 +313,14 @@ def _leaves_command_open(document: Any) -> bool:
 
 
 def _scalars(document: Any) -> Iterator[Word]:
+    return (node for node in _nodes(document) if isinstance(node, Word))
+
+
+def _mappings(document: Any) -> Iterator[Mapping[Any, Any]]:
+    return (node for node in _nodes(document) if isinstance(node, dict))
+
+
+def _nodes(document: Any) -> Iterator[Any]:
     visited: set[int] = set()
     waiting = [document]
     while waiting and len(visited) < MAX_NODES:
@@ -301,6 +329,7 @@ def _scalars(document: Any) -> Iterator[Word]:
             yield node
         elif isinstance(node, (dict, list)) and id(node) not in visited:
             visited.add(id(node))
+            yield node
             waiting += node.values() if isinstance(node, dict) else node
 
 
@@ -371,7 +400,7 @@ def _of_patch(operations: list[Any]) -> Iterator[ServerCommand]:
         if re.search(r"/args(?:/|$)", str(operation.get("path"))):
             value = operation.get("value")
             words += _words([value] if isinstance(value, Word) else value)
-    if any(_TELLING.fullmatch(word.replace("_", "-")) for word in words):
+    if any(map(is_telling, words)):
         yield ServerCommand(tuple(words), words[0].line, is_certain=False, complete=False)
 
 
@@ -535,8 +564,9 @@ def _of_values(
     lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
     lists["command"] = list(words) if isinstance(node.get("command"), (str, list)) else []
     more = next((words for words in lists.values() if _are_arguments(words)), [])
-    kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
-    telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
+    telling = any(map(is_telling, more)) or (
+        scope.says_vllm and any(_USUAL.fullmatch(word.replace("_", "-")) for word in more)
+    )
     is_vllm = is_image(image) or _says_vllm(node)
     image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
