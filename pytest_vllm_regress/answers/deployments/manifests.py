@@ -30,6 +30,7 @@ MAX_REPAIRED_TEXT = 100_000
 """Lines that are left out of YAML which cannot be parsed, and the size of a text that is parsed so
 often."""
 MAX_DOCUMENTS = 500
+MAX_PATH = 20
 _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
@@ -42,12 +43,14 @@ _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
 _MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
+_TWO_WORDS = re.compile(r"--[\w-]+ +[^\s=]")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
 _IMAGES = ("image", "imageName", "image_name", "containerImage", "container_image", "image_id")
 _TAGS = ("tag", "imageTag", "image_tag")
 _OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
+_PATCHES = re.compile(r"(?i)patch|overlay|override")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
@@ -100,6 +103,10 @@ _TELLING_NAMES = {
 }
 
 
+_OF_CLIENTS = re.compile(
+    r"(?i)client|bench|test|router|proxy|gateway|ui\b|api\b|monitor|exporter|ray"
+)
+"""Names of what is built beside a server."""
 _OTHER_ENGINE = re.compile(
     r"inference-sim|simulat|router|sglang|lmdeploy|text-(?:generation|embeddings)|triton|ollama|trt|llama[._-]?cpp|infinity|whisper|localai"
 )
@@ -116,6 +123,7 @@ class _Scope:
     model: str = ""
     says_vllm: bool = False
     is_anchor: bool = False
+    is_patch: bool = False
     service: str = ""
 
 
@@ -261,6 +269,9 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         found = _merged(found) if is_chart else found
     for server in found:
         label = "" if server.label == _ONLY_IMAGE else server.label
+        if _is_language_model(document) and not server.words and not server.settings:
+            model = _model_of_document(document)
+            server = replace(server, settings={"model": model} if model else {}, complete=False)
         # The command of a bare image may be in a template.
         is_open = not server.words and not server.settings and _has_template(document)
         yield replace(
@@ -281,8 +292,13 @@ def _has_template(document: Any) -> bool:
     KServe's services."""
     if not isinstance(document, dict):
         return False
-    kind = str(document.get("kind", ""))
-    return kind.startswith("LLMInferenceService") or not {"kind", "services"} & document.keys()
+    return _is_language_model(document) or not {"kind", "services"} & document.keys()
+
+
+def _is_language_model(document: Any) -> bool:
+    """Return whether a document is one of KServe's services for language models."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    return str(kind).startswith("LLMInferenceService")
 
 
 def _has_chart_image(document: Any) -> bool:
@@ -349,6 +365,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             started = list(_of_mapping(node, scope))
             taken = _engine_key(node) if any(server.settings for server in started) else None
             started += _of_programs(node)
+            waiting += ((part, scope) for part in _set_by_path(node))
             found += len(started)
             yield from started
             waiting += reversed(
@@ -384,6 +401,8 @@ def _is_anchor(pair: tuple[Any, Any]) -> bool:
 
 def _within(scope: _Scope, key: Any, value: Any) -> _Scope:
     """Return the scope of a value in a mapping."""
+    if _PATCHES.search(str(key)):
+        scope = replace(scope, is_patch=True)
     if _is_anchor((key, value)):
         return replace(scope, is_anchor=True)
     if scope.service == _SERVICES:
@@ -414,7 +433,8 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
         if documents and all(isinstance(document, (dict, list)) for document in documents):
             for document in documents:
                 for server in _servers_of(document):
-                    yield replace(server, complete=False)  # more is in what it changes
+                    # More is in what a patch changes.
+                    yield replace(server, complete=server.complete and not scope.is_patch)
             return
     yield from of_script(text, text.line, scope.variables)
 
@@ -431,6 +451,34 @@ def _of_programs(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
             for server in of_python(value):
                 if isinstance(server, ServerCommand):
                     yield replace(server, line=server.line + value.line)
+
+
+def _set_by_path(node: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
+    """Yield the values that a release of a chart sets by their paths: Terraform's ``set``, Argo CD's
+    ``parameters``."""
+    for key in ("set", "parameters", "helmParameters"):
+        entries = node[key] if isinstance(node.get(key), list) else []
+        pairs = {
+            str(entry["name"]): entry["value"]
+            for entry in entries
+            if isinstance(entry, dict) and {"name", "value"} <= entry.keys()
+        }
+        if any("." in path for path in pairs):
+            yield nested(pairs)
+
+
+def nested(values: Mapping[str, Any]) -> dict[Any, Any]:
+    """Return a document of values by their paths (``a.b[0].c``). Items of lists are keys in it."""
+    document: dict[Any, Any] = {}
+    for path, value in values.items():
+        names = re.findall(r"[^.\[\]\\]+", path)[:MAX_PATH]
+        part = document
+        for name in names[:-1]:
+            inner = part.setdefault(name, {})
+            part = inner if isinstance(inner, dict) else {}
+        if names:
+            part[names[-1]] = value
+    return document
 
 
 def _own_variables(node: Mapping[Any, Any]) -> dict[str, str]:
@@ -460,6 +508,9 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     if "build" in node and any(server.is_certain for server in started):
         # What the image adds to a program without arguments is not known.
         started = [replace(s, complete=s.complete and bool(s.words)) for s in started]
+    elif not started and not words and _is_built_server(node):
+        line = next((key.line for key in node if isinstance(key, Word)), 1)
+        started = [ServerCommand((), line, scope.variables, is_certain=False, complete=False)]
     elif started and not is_own_image(image) and not any(server.words for server in started):
         started = list(_of_variables(started, node, image, scope))
     if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
@@ -492,6 +543,8 @@ def _of_variables(
     others without arguments, which may be built here, or be Ray's."""
     model = _model_variable(scope)
     if "build" in node and not _is_of_server(node):
+        if _is_built_server(node):
+            yield from (replace(server, complete=False) for server in started)
         return
     if re.search(r"\bray", image):
         return
@@ -551,6 +604,7 @@ def _of_chart(
     }
     words = _words(config.get("extraArgs"))
     complete = all(key in _CHART or _OF_KUBERNETES.fullmatch(str(key)) for key in chart)
+    complete = complete and any(isinstance(key, Word) for key in node)  # else it was set by paths
     return ServerCommand(
         tuple(words), line, scope.variables, image, label, settings, complete=complete
     )
@@ -608,6 +662,7 @@ def _of_values(
         )
     elif (
         (isinstance(node.get("image"), dict) and is_image(image) and not words)
+        or (_is_model_of_vllm(node) and not more)
         or _is_role(node)
         or (isinstance(node.get("model"), str) and _telling(node) > 1 and not words)
     ):
@@ -716,6 +771,13 @@ def _names_model(words: Sequence[Word]) -> bool:
     return any(re.fullmatch(r"--model(?:=.*)?", word) for word in words)
 
 
+def _is_model_of_vllm(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping is the model of a KServe service that a runtime with vLLM serves."""
+    named = node.get("modelFormat")
+    name = named.get("name") if isinstance(named, dict) else None
+    return _has_runtime(node) and "vllm" in f"{name} {node.get('runtime')}".lower()
+
+
 def _has_runtime(node: Mapping[Any, Any]) -> bool:
     """Return whether a mapping is the model of a KServe service, to whose arguments a runtime
     elsewhere adds its own."""
@@ -795,9 +857,27 @@ def _base(node: Mapping[Any, Any]) -> Word | None:
     for value in _variables_as_written(build.get("args")).values():
         if is_own_image(DEFAULT_OF_VARIABLE.sub(r"\1", value)):
             return Word(value)
+    return Word("vllm", getattr(next(iter(node)), "line", 1)) if _names_vllm(build) else None
+
+
+def _names_vllm(build: Mapping[Any, Any]) -> bool:
+    """Return whether the Dockerfile of a container, or its folder, is called after vLLM."""
     paths = (str(build.get(key, "")) for key in ("dockerfile", "context"))
-    named = any(re.search(r"(?:^|[/._-])vllm(?:[/._-]|$)", path) for path in paths)
-    return Word("vllm", getattr(next(iter(node)), "line", 1)) if named else None
+    return any(re.search(r"(?:^|[/._-])vllm(?:[/._-]|$)", path) for path in paths)
+
+
+def _is_built_server(node: Mapping[Any, Any]) -> bool:
+    """Return whether a container runs what is built from a Dockerfile that is called after vLLM, and
+    no client or router."""
+    build = node.get("build")
+    build = {"context": build} if isinstance(build, Word) else build
+    texts = (
+        (node.get("image"), node.get("container_name"), *(build or {}).values())
+        if isinstance(build, dict)
+        else ()
+    )
+    is_other = any(_OF_CLIENTS.search(text) for text in texts if isinstance(text, str))
+    return isinstance(build, dict) and _names_vllm(build) and not is_other
 
 
 def _words(value: Any, key: str = "command") -> list[Word]:
@@ -806,8 +886,8 @@ def _words(value: Any, key: str = "command") -> list[Word]:
     words: list[Word] = []
     for item in value if isinstance(value, list) else []:
         if isinstance(item, Word):
-            one = key not in _WORDS and item.startswith("--") and " " in item and "=" not in item
-            words += split(item, item.line) if one else [Word(item, item.line, True)]
+            several = _TWO_WORDS.match(item) is not None
+            words += split(item, item.line) if several else [Word(item, item.line, True)]
         elif not isinstance(item, (dict, list, type(None))):
             words.append(Word(str(item), words[-1].line if words else 1))
     return words

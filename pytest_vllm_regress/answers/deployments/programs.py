@@ -21,6 +21,8 @@ _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
 )
+_STATEMENT = re.compile(r"(?m)^(?=[A-Za-z_@])")
+MAX_STATEMENTS = 5_000
 MAX_DEPTH = 20
 _Variable = tuple[str, int]
 """A name, and the function in which it is assigned."""
@@ -61,17 +63,38 @@ def _of_cell(text: str) -> Iterator[ServerCommand]:
 
 def of_python(text: str) -> Iterator[ServerCommand | Pin | Unreadable]:
     """Yield the servers that a program starts, and releases that it installs. A variable that has
-    one value is replaced by it."""
+    one value is replaced by it. Of a program with an error the other statements are read."""
+    problem = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            tree = ast.parse(text)
+            try:
+                tree = ast.parse(text)
+            except SyntaxError as error:
+                problem = f"not valid Python: {str(error)[:200]}"
+                tree = ast.parse(_valid_parts(text))
         program = _Program(tree, text)
         found: list[ServerCommand | Pin] = [*program.servers(), *program.pins()]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         yield Unreadable(f"not valid Python: {str(error)[:200]}")
         return
+    if problem:
+        yield Unreadable(problem)
     yield from found
+
+
+def _valid_parts(text: str) -> str:
+    """Return a program without the top-level statements that cannot be parsed."""
+    parts = _STATEMENT.split(text)[:MAX_STATEMENTS]
+    return "".join(part if _is_valid(part) else "\n" * part.count("\n") for part in parts)
+
+
+def _is_valid(part: str) -> bool:
+    try:
+        ast.parse(part)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _is_command(server: ServerCommand) -> bool:
