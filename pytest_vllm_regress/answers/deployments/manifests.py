@@ -17,6 +17,7 @@ from .shell import (
     is_image,
     is_own_image,
     is_telling,
+    names_model,
     of_image,
     of_script,
     servers,
@@ -31,6 +32,7 @@ MAX_REPAIRED_TEXT = 100_000
 often."""
 MAX_DOCUMENTS = 500
 MAX_PATH = 20
+_RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
@@ -43,7 +45,7 @@ _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
 _MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
-_TWO_WORDS = re.compile(r"--[\w-]+ +[^\s=]")
+_SEVERAL_WORDS = re.compile(r"--[\w-]+ +[^\s='\"{}][^='\"{}]*")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
@@ -104,7 +106,7 @@ _TELLING_NAMES = {
 
 
 _OF_CLIENTS = re.compile(
-    r"(?i)client|bench|test|router|proxy|gateway|ui\b|api\b|monitor|exporter|ray"
+    r"(?i)(?<![a-z])(?:client|bench\w*|tests?|router|proxy|gateway|ui|api|monitor\w*|exporter|ray)(?![a-z])"
 )
 """Names of what is built beside a server."""
 _OTHER_ENGINE = re.compile(
@@ -132,16 +134,38 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
     if _COMPOSE.search(text):
         text = text.replace("$$", "$")
     lines = text.splitlines()
+    found: list[tuple[Any, ServerCommand]] = []
+    broken = False
     for document, problem in _documents(text):
         if problem:
+            broken = True
             yield Unreadable(problem)
         # The blocks of a broken document may overlap.
         for server in dict.fromkeys(_of_document(document)):
-            yield replace(
-                server,
-                words=tuple(_located(server.words, lines)),
-                complete=server.complete and not problem,
-            )
+            words = tuple(_located(server.words, lines))
+            found.append((document, replace(server, words=words)))
+    for server in _with_runtimes(found):
+        yield replace(server, complete=server.complete and not broken)
+
+
+def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
+    """Yield the servers. KServe's runtime and the only service that uses it start one server, with
+    the arguments of both."""
+    kinds = [document.get("kind") if isinstance(document, dict) else "" for document, _ in found]
+    runtimes = [s for (_, s), kind in zip(found, kinds, strict=True) if kind in _RUNTIMES]
+    services = [
+        s
+        for (_, s), kind in zip(found, kinds, strict=True)
+        if kind == "InferenceService" and not s.is_certain
+    ]
+    is_pair = len(runtimes) == 1 and services
+    for _, server in found:
+        if is_pair and server is runtimes[0] and len(services) == 1:
+            words, settings = services[0].words, services[0].settings
+            settings = {**settings, **server.settings} if not names_model(server.words) else {}
+            yield replace(server, words=(*server.words, *words), settings=settings)
+        elif not is_pair or server not in services:
+            yield server
 
 
 def of_document(document: Any) -> Iterator[ServerCommand]:
@@ -541,7 +565,9 @@ def _of_variables(
 ) -> Iterator[ServerCommand]:
     """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
     others without arguments, which may be built here, or be Ray's."""
-    model = _model_variable(scope)
+    # What is built here has its own names of variables.
+    model = _model_variable(scope) if "build" not in node else ""
+    is_configured = bool(_model_variable(scope))
     if "build" in node and not _is_of_server(node):
         if _is_built_server(node):
             yield from (replace(server, complete=False) for server in started)
@@ -551,7 +577,7 @@ def _of_variables(
     is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
     for server in started:
         if (
-            model
+            is_configured
             or is_plain
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
@@ -584,8 +610,13 @@ def _is_of_server(node: Mapping[Any, Any]) -> bool:
     """Return whether the variables of a container that is built configure a server, not a client."""
     names = _own_variables(node)
     is_named = any(node.get(key) for key in _IMAGES)
-    is_client = any(re.fullmatch(r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)", name) for name in names)
-    return not is_named and not is_client and any(map(_SERVER_VARIABLE.fullmatch, names))
+    return not is_named and not _is_client(node) and any(map(_SERVER_VARIABLE.fullmatch, names))
+
+
+def _is_client(node: Mapping[Any, Any]) -> bool:
+    """Return whether the variables of a container say where a server is."""
+    names = _own_variables(node)
+    return any(re.fullmatch(r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)", name) for name in names)
 
 
 def _of_chart(
@@ -627,7 +658,7 @@ def _of_values(
     is_other = is_other or _runs_other(_words(node.get("command")))
     if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
-        settings = {"model": model} if model and not _names_model(more) else {}
+        settings = {"model": model} if model and not names_model(more) else {}
         settings = {**_options_of_keys(node), **settings}
         yield ServerCommand(
             tuple(part for word in more for part in expanded(word, _known(scope))),
@@ -767,10 +798,6 @@ def _is_other_backend(words: Sequence[Word]) -> bool:
     return any(re.fullmatch(r"--backend=(?!vllm|auto).*", word) for word in words)
 
 
-def _names_model(words: Sequence[Word]) -> bool:
-    return any(re.fullmatch(r"--model(?:=.*)?", word) for word in words)
-
-
 def _is_model_of_vllm(node: Mapping[Any, Any]) -> bool:
     """Return whether a mapping is the model of a KServe service that a runtime with vLLM serves."""
     named = node.get("modelFormat")
@@ -877,7 +904,7 @@ def _is_built_server(node: Mapping[Any, Any]) -> bool:
         else ()
     )
     is_other = any(_OF_CLIENTS.search(text) for text in texts if isinstance(text, str))
-    return isinstance(build, dict) and _names_vllm(build) and not is_other
+    return isinstance(build, dict) and _names_vllm(build) and not is_other and not _is_client(node)
 
 
 def _words(value: Any, key: str = "command") -> list[Word]:
@@ -886,7 +913,7 @@ def _words(value: Any, key: str = "command") -> list[Word]:
     words: list[Word] = []
     for item in value if isinstance(value, list) else []:
         if isinstance(item, Word):
-            several = _TWO_WORDS.match(item) is not None
+            several = _SEVERAL_WORDS.fullmatch(item) is not None
             words += split(item, item.line) if several else [Word(item, item.line, True)]
         elif not isinstance(item, (dict, list, type(None))):
             words.append(Word(str(item), words[-1].line if words else 1))

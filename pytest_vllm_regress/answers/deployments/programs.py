@@ -12,7 +12,7 @@ from typing import Any
 
 from ...util.documents import parse_json
 from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
-from .shell import is_image, of_image, of_script, servers, split
+from .shell import is_image, names_model, of_image, of_script, servers, split
 
 _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
 _IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
@@ -189,7 +189,7 @@ class _Program:
             if isinstance(node, (ast.List, ast.Tuple)):
                 words = self._words(node)
                 for server in servers(words):  # without words, they are added elsewhere
-                    yield replace(server, complete=bool(server.words))
+                    yield replace(server, complete=server.complete and names_model(server.words))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
                 text = self._text(node) + self._more_text(node)
                 if "vllm" in text and any(c.isspace() for c in text):

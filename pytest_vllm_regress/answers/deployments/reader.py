@@ -37,6 +37,7 @@ from .shell import (
     expanded,
     is_image,
     is_own_image,
+    names_model,
     of_image,
     of_script,
     servers,
@@ -94,6 +95,12 @@ _UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[
 _UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
 _UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")
+_UNIT_DESCRIPTION = re.compile(r"(?im)^Description[ \t]*=.*\bvllm\b.*$")
+_OF_OTHER_UNITS = re.compile(
+    r"(?i)router|proxy|gateway|monitor|exporter|watch|health|bench|client|\bui\b|webui|download|updat|tunnel|backup|clean|setup|worker|ray"
+)
+"""Descriptions and scripts of units beside a server."""
+_RUNS_SCRIPT = re.compile(r"(?:\S*/)?(?:env|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*")
 _HCL = (".tf", ".hcl", ".nomad", ".tofu")
 _UNITS = (".service", ".conf", ".ini", ".container")
 
@@ -244,10 +251,16 @@ def _of_unit(text: str) -> Iterator[ServerCommand]:
     script = _UNIT_VARIABLE.sub("", _UNIT_COMMAND.sub(lambda _: start, text))
     started = list(of_script(script, variables=assigned))
     yield from started
+    description = _UNIT_DESCRIPTION.search(text)
+    is_vllm = description is not None and not _OF_OTHER_UNITS.search(description[0])
     for match in _UNIT_COMMAND.finditer(text) if not started else ():
         line = text.count("\n", 0, match.start()) + 1
         words = split(text[match.end() :].partition("\n")[0], line)
-        if starts_elsewhere(words[:1], is_vllm=False):
+        script = next((word for word in words if not _RUNS_SCRIPT.fullmatch(word)), Word(""))
+        is_script = is_vllm and script.endswith((".sh", ".py")) and match[0].startswith("ExecStart")
+        if starts_elsewhere([script], is_vllm) or (
+            is_script and not _OF_OTHER_UNITS.search(script)
+        ):
             model = next((assigned[name] for name in assigned if name.endswith("MODEL")), "")
             settings = {"model": model} if model else {}
             yield ServerCommand(
@@ -257,6 +270,14 @@ def _of_unit(text: str) -> Iterator[ServerCommand]:
 
 # Dockerfiles
 
+_INSTALLS_VLLM = re.compile(
+    r"(?:pip3?|uv)[^\n]*\binstall(?:[^\n\\]|\\\s*\n)*?[\s\"']vllm\b(?![-/\w])"
+)
+_PRINTED_SCRIPT = re.compile(
+    r"(?:echo|printf)[ \t]+(?:-e[ \t]+)?(?:'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")[ \t]*>+[ \t]*\S+",
+    re.DOTALL,
+)
+"""A script that a step of the build writes."""
 _STARTS_ALONE = re.compile(r"(?:.*/)?(?:start|serve|launch|run|entrypoint)[\w-]*")
 
 
@@ -269,6 +290,7 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     stage = ""
     line, at = 1, 0
     text, scripts = _without_scripts(text)
+    has_vllm = _INSTALLS_VLLM.search(text) is not None
     for match in _INSTRUCTION.finditer(text):
         line, at = line + text.count("\n", at, match.start()), match.start()
         name, rest = match[1].upper(), match[2]
@@ -298,25 +320,29 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         yield from (replace(server, image=str(base)) for server in written)
     elif entrypoint is None:
         # Other images than vLLM's own may start anything.
-        for server in of_image(base, command, variables) if command or is_own_image(base) else ():
+        started = list(of_image(base, command, variables)) if command or is_own_image(base) else []
+        if not started and has_vllm and starts_elsewhere(command, is_vllm=True):
+            started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
+        for server in started:
             yield replace(server, complete=server.complete and bool(server.words))
     else:
         words = [*entrypoint, *command]
         started = list(servers(words, variables))
-        is_script = starts_elsewhere(entrypoint[:1], is_image(base)) or (
-            is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, entrypoint[:1]))
+        programs = [w for w in words if not _RUNS_SCRIPT.fullmatch(w)][:1]
+        is_script = starts_elsewhere(programs, is_image(base) or has_vllm) or (
+            is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, programs))
         )
         if not started and is_script:
             started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
         for server in started:
-            # Without arguments here, they come when the container is run.
-            complete = server.complete and bool(server.words)
+            # Without a model here, it comes with other arguments when the container is run.
+            complete = server.complete and names_model(server.words)
             yield replace(server, image=str(base), complete=complete)
 
 
 def _without_scripts(text: str) -> tuple[str, list[str]]:
-    """Return a Dockerfile without the files that it writes with ``COPY <<EOF``, and these, each with
-    as many lines before it as there are in the Dockerfile."""
+    """Return a Dockerfile without the files that it writes with ``COPY <<EOF``, and these and those
+    that a step prints, each with as many lines before it as there are in the Dockerfile."""
     scripts: list[str] = []
 
     def take(match: re.Match[str]) -> str:
@@ -326,7 +352,13 @@ def _without_scripts(text: str) -> tuple[str, list[str]]:
         scripts.append("\n" * text.count("\n", 0, match.start("body")) + match["body"])
         return "\n" * match[0].count("\n")
 
-    return (_HEREDOC.sub(take, text) if "<<" in text else text), scripts
+    text = _HEREDOC.sub(take, text) if "<<" in text else text
+    for match in islice(_PRINTED_SCRIPT.finditer(text), MAX_BLOCKS):
+        body = match["single"] or match["double"] or ""
+        if "\\n" in body and "vllm" in body:
+            body = re.sub(r"\\n(?:\\[ \t]*\n)?", "\n", body).replace("\\\\", "\\")
+            scripts.append("\n" * text.count("\n", 0, match.start()) + body)
+    return text, scripts
 
 
 def _exec_form(text: str, line: int) -> list[Word]:

@@ -468,6 +468,14 @@ def is_telling(word: str) -> bool:
     return _TELLING.fullmatch(word.replace("_", "-")) is not None
 
 
+def names_model(words: Sequence[Word]) -> bool:
+    """Return whether arguments name a model. Without one it comes from elsewhere, and perhaps other
+    options, too."""
+    return any(re.match(r"--model(?:=|$)", word) for word in words) or (
+        bool(words) and not words[0].startswith("-")
+    )
+
+
 def _serves(words: Sequence[Word], index: int) -> bool:
     """Return whether the variable at the beginning of a command holds vLLM's program, judged by what
     follows."""
