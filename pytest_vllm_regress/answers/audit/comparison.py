@@ -4,11 +4,9 @@ results or else by the cases' ranges."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from packaging.version import Version
 
 from ...cases.model import Case
 from ...cases.results import TestResult
@@ -20,7 +18,8 @@ from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
 from .features import lacks_feature
 from .matching import Inventory, case_fields, find, notes, relevant, severity, unknown_packages
-from .verdict_table import Recorded, VerdictTable, read_table
+from .recorded import latest, of_unknown_packages, recorded, words_of
+from .verdict_table import VerdictTable, read_table
 
 if TYPE_CHECKING:
     from .start import ChangedUse
@@ -168,10 +167,17 @@ def compare(
         after.source,
         (relevant(before, cases), relevant(after, cases)),
         tuple(changes),
-        tuple(dict.fromkeys((*notes(before, cases), *notes(after, cases)))),
+        tuple(
+            dict.fromkeys(note for side in (before, after) for note in _notes(side, cases, table))
+        ),
         unreachable=len(found) - len(changes),
         used=_no_longer_there(before, after, deployments),
     )
+
+
+def _notes(side: Inventory, cases: Sequence[Case], table: VerdictTable) -> Iterator[str]:
+    decided = [case for case, _ in of_unknown_packages(side, cases, table)]
+    return notes(side, cases, decided)
 
 
 _SHOWN = (Reach.REACHABLE, Reach.UNKNOWN)
@@ -201,7 +207,7 @@ def _version(side: Inventory) -> str:
 def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...]:
     """Return the cases of which only the range says whether the packages have the failure."""
     table = read_table(cases)
-    return tuple(case for case in cases if _latest(_recorded(inventory, case, table)) is None)
+    return tuple(case for case in cases if latest(recorded(inventory, case, table)) is None)
 
 
 @dataclass(frozen=True)
@@ -227,11 +233,9 @@ def _effect(before: _Known, after: _Known) -> UpgradeEffect:
 
 
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> _Known:
-    entries = _recorded(inventory, case, table)
-    if recorded := _latest(entries):
-        state = "observed" if recorded.shown else "passed"
-        place = f"{recorded.environment} ({recorded.device}, {recorded.date})"
-        return _Known(recorded.shown, f"{state} in {place}")
+    entries = recorded(inventory, case, table)
+    if last := latest(entries):
+        return _Known(last.shown, words_of(last))
     versions = {name: listed[0] for name, listed in inventory.versions.items()}
     findings = find(inventory, [case])
     if lacks := lacks_feature(case, findings[0].versions if findings else versions, table):
@@ -242,28 +246,3 @@ def _known(inventory: Inventory, case: Case, table: VerdictTable) -> _Known:
     if unknown := unknown_packages(inventory, case):
         return _Known(None, f"no version of {' and '.join(unknown)} is known")
     return _Known(False, f"range: not in {case.affected_text()}")
-
-
-def _latest(entries: Iterable[Recorded]) -> Recorded | None:
-    """Return the last result that tells something."""
-    telling = [entry for entry in entries if entry.shown is not None]
-    return max(telling, key=lambda entry: entry.date, default=None)
-
-
-def _recorded(inventory: Inventory, case: Case, table: VerdictTable) -> list[Recorded]:
-    """Return what was recorded about the only package that decides, in its only version.
-
-    For a release of vLLM of which no lock is known, that is a result with the packages of the day
-    after the release.
-    """
-    package = case.affected[0].package
-    names = VLLM if package == "vllm" else (package,)
-    name = next((name for name in names if name in inventory.versions), package)
-    versions = inventory.versions.get(name, ())
-    if inventory.release and unknown_packages(inventory, case):
-        # Without overlays such as +transformers==5.23.0.
-        plain = f"vllm-{Version(inventory.release).public}"
-        return [entry for entry in table.of_case(case.id) if entry.environment == plain]
-    if len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
-        return table.at(case.id, name, version.public)
-    return []
