@@ -3,6 +3,7 @@ them, and what to do."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,6 +85,19 @@ class Audit:
         """Return whether the deployment can show the failure; unknown without a deployment."""
         answer = self.relevance.get(finding.case.id)
         return answer.reach if answer else Reach.UNKNOWN
+
+    @property
+    def headline(self) -> str:
+        """Return how many failures were found; with a deployment how many of them it can show."""
+        number = len(self.findings)
+        if not self.relevance:
+            return f"{number or 'no'} documented failure{'' if number == 1 else 's'}"
+        counts = Counter(self.reach_of(finding) for finding in self.findings)
+        shown = counts[Reach.REACHABLE]
+        return (
+            f"{shown or 'no'} documented failure{'' if shown == 1 else 's'} that this deployment can "
+            f"reach, {counts[Reach.UNKNOWN]} unknown; {counts[Reach.NOT_REACHABLE]} not reachable"
+        )
 
     def to_json(self) -> dict[str, Any]:
         relevance = {name: {"relevance": answer} for name, answer in self.relevance.items()}
