@@ -105,6 +105,14 @@ _TELLING_NAMES = {
 }
 
 
+_WHERE_SERVER_IS = re.compile(
+    r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)|(?:OPENAI|LLM)_(?:API_)?BASE(?:_URL)?|(?:\w+_)?SERVER_URL"
+)
+"""Variables of clients."""
+_OF_BENCHMARK = re.compile(
+    r"--(?:num[-_]prompts|dataset[-_](?:name|path)|(?:input|output)[-_]len)\b"
+)
+"""Options of ``vllm bench``."""
 _OF_CLIENTS = re.compile(
     r"(?i)(?<![a-z])(?:client|bench\w*|tests?|router|proxy|gateway|ui|api|monitor\w*|exporter|ray)(?![a-z])"
 )
@@ -401,6 +409,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                     and not str(key).endswith(".py")
                     and not (started and key in (*_IMAGES, "vllmConfig"))
                     and not (started and key == taken)
+                    and not (key == "with" and "uses" in node)  # of a step that is elsewhere
                 ]
             )
         elif isinstance(node, list):
@@ -572,7 +581,7 @@ def _of_variables(
         if _is_built_server(node):
             yield from (replace(server, complete=False) for server in started)
         return
-    if re.search(r"\bray", image):
+    if re.search(r"\bray", image) or _is_client(node):
         return
     is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
     for server in started:
@@ -616,7 +625,7 @@ def _is_of_server(node: Mapping[Any, Any]) -> bool:
 def _is_client(node: Mapping[Any, Any]) -> bool:
     """Return whether the variables of a container say where a server is."""
     names = _own_variables(node)
-    return any(re.fullmatch(r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)", name) for name in names)
+    return any(map(_WHERE_SERVER_IS.fullmatch, names))
 
 
 def _of_chart(
@@ -652,10 +661,11 @@ def _of_values(
     telling = any(map(is_telling, more)) or (
         scope.says_vllm and any(_USUAL.fullmatch(word.replace("_", "-")) for word in more)
     )
-    is_vllm = is_image(image) or _says_vllm(node)
+    is_vllm = is_image(image) or _says_vllm(node) or _is_called_vllm(node, image)
     image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
     is_other = is_other or _runs_other(_words(node.get("command")))
+    is_other = is_other or any(map(_OF_BENCHMARK.match, more))
     if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
         settings = {"model": model} if model and not names_model(more) else {}
@@ -832,6 +842,12 @@ def _says_vllm(node: Mapping[Any, Any]) -> bool:
         isinstance(value, str) and re.fullmatch(r"(?i)vllm(?:serve|[\w-]*runtime)?", value)
         for value in values
     )
+
+
+def _is_called_vllm(node: Mapping[Any, Any], image: str) -> bool:
+    """Return whether a container whose image is left to a template or variable is called vLLM."""
+    names = (str(node.get(key, "")).lower() for key in _LABELS)
+    return "$" in image and any(re.fullmatch(r"vllm(?:-server|-openai)?", name) for name in names)
 
 
 def _model(node: Any, depth: int = 3) -> str:

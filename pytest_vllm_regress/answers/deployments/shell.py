@@ -19,10 +19,10 @@ MAX_NESTED = 5
 # Programs and images
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
-_OWN_IMAGE = re.compile(r"(?:^|[/-])vllm-openai(?:-\w+)*(?:[:@}]|$)")
+_OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
 _IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:\$\{?vllm_?image\b)")
 _OTHER_IMAGE = re.compile(
-    r"vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
+    r"(?:bench\w*|client|gradio|rag|ui)-(?:[\w-]*-)?vllm|vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
 _PROGRAM = re.compile(
     r"(?:.*/)?(?:(?:ba|da|z|k)?sh|python[\d.]*|sleep|tail|env|ray|tini|nvidia-smi|pip3?|\w+\.(?:sh|py))|/(?:usr/)?s?bin/.*"

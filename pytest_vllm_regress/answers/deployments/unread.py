@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"(?<![\w-])(-{0,2})([A-Za-z][\w-]+)")
 _KEY = re.compile(r"(?<![\w$.{-])([A-Za-z][\w-]*)[\"']?[ \t]*(?:[:=](?!=)|\{[ \t]*$)")
 _PART = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _FEATURES = {
-    "enable_lora": {"lora", "loras", "adapter", "adapters", "peft"},
+    "enable_lora": {"lora", "loras", "adapters", "peft"},
     "tool_call_parser": {"tool", "tools", "parser"},
     "enable_auto_tool_choice": {"tool", "tools"},
     "reasoning_parser": {"reasoning", "thinking", "parser"},
