@@ -210,6 +210,10 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
     name, complete = "model", True
     for word in words:
         match = _OPTION.fullmatch(word)
+        if (default := _DEFAULT_OPTION.match(word)) and (usual := known.find(default[1])):
+            options.setdefault(field_of(usual), UNSET)
+            name, complete = "model", False
+            continue
         if match is None:
             if _is_flag(name) and word.lower() not in ("true", "false"):
                 name = "model"
@@ -219,8 +223,6 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
                 name = name if name in _SEVERAL else "model"
             elif name in _SEVERAL and not _OF_MORE.match(word):
                 options[name] = literal(f"{options[name]} {word}")
-            if (default := _DEFAULT_OPTION.match(word)) and (option := known.find(default[1])):
-                options.setdefault(field_of(option), UNSET)
             if _REFERENCE.fullmatch(word) and (not is_value or _OF_MORE.match(word)):
                 complete = False
             continue

@@ -143,17 +143,15 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
         text = text.replace("$$", "$")
     lines = text.splitlines()
     found: list[tuple[Any, ServerCommand]] = []
-    broken = False
     for document, problem in _documents(text):
         if problem:
-            broken = True
             yield Unreadable(problem)
         # The blocks of a broken document may overlap.
         for server in dict.fromkeys(_of_document(document)):
             words = tuple(_located(server.words, lines))
-            found.append((document, replace(server, words=words)))
-    for server in _with_runtimes(found):
-        yield replace(server, complete=server.complete and not broken)
+            complete = server.complete and not problem
+            found.append((document, replace(server, words=words, complete=complete)))
+    yield from _with_runtimes(found)
 
 
 def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
@@ -920,7 +918,13 @@ def _is_built_server(node: Mapping[Any, Any]) -> bool:
         else ()
     )
     is_other = any(_OF_CLIENTS.search(text) for text in texts if isinstance(text, str))
-    return isinstance(build, dict) and _names_vllm(build) and not is_other and not _is_client(node)
+    runs = not node.keys() <= {"build", "image", "extends", "platform", "depends_on"}
+    return (
+        runs
+        and isinstance(build, dict)
+        and _names_vllm(build)
+        and not (is_other or _is_client(node))
+    )
 
 
 def _words(value: Any, key: str = "command") -> list[Word]:

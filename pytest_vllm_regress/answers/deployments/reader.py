@@ -104,7 +104,7 @@ _RUNS_SCRIPT = re.compile(r"(?:\S*/)?(?:env|(?:ba|da|z)?sh|python[\d.]*|nice|std
 _HCL = (".tf", ".hcl", ".nomad", ".tofu")
 _UNITS = (".service", ".conf", ".ini", ".container")
 
-_STARTS = re.compile(r"\bserve\b|\bapi_server\b|\bvllm-openai\b|docker|podman|nerdctl|vllm")
+_STARTS = re.compile(r"\bserve\b|\bapi_server\b|\bvllm-openai\b|docker|podman|nerdctl|(?i:vllm)")
 """What a script or JSON has that starts a server. Others are not split into words, which takes time:
 logs, dashboards, records."""
 _IMAGE_IN_TEXT = re.compile(

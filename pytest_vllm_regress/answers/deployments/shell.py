@@ -435,7 +435,7 @@ def servers(
             name, _, value = word.partition("=")
             assigned[name] = literal(value)
         elif re.search(r"\s", _IN_TEMPLATE.sub("", word)):
-            if "vllm" in word and depth < MAX_NESTED:
+            if _may_serve(word) and depth < MAX_NESTED:
                 passed = words[index + 2 :] if is_script else ()  # after the name, $0
                 for server in of_script(word, word.line, assigned, depth + 1):
                     # Without arguments it is rather the name of a process.
@@ -471,9 +471,16 @@ def is_telling(word: str) -> bool:
 def names_model(words: Sequence[Word]) -> bool:
     """Return whether arguments name a model. Without one it comes from elsewhere, and perhaps other
     options, too."""
-    return any(re.match(r"--model(?:=|$)", word) for word in words) or (
-        bool(words) and not words[0].startswith("-")
+    before = ["", *words]
+    return any(
+        re.match(r"--model(?:=|$)", word)
+        or not (word.startswith("-") or re.fullmatch(r"-[^=]*", previous))
+        for previous, word in zip(before, words, strict=False)
     )
+
+
+def _may_serve(script: str) -> bool:
+    return "vllm" in script or (script.startswith("$") and any(map(is_telling, script.split())))
 
 
 def _serves(words: Sequence[Word], index: int) -> bool:
