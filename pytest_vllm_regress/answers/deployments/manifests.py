@@ -408,6 +408,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                     and not (started and key in (*_IMAGES, "vllmConfig"))
                     and not (started and key == taken)
                     and not (key == "with" and "uses" in node)  # of a step that is elsewhere
+                    and not (key == "matrix" and isinstance(value, dict))
                 ]
             )
         elif isinstance(node, list):
@@ -460,7 +461,8 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
         try:
             documents = parse_yaml(str(text), text_type=Word)
         except ValueError:
-            documents = []
+            documents = _repaired(text) if "{{" in text else []
+            scope = replace(scope, is_patch=True)
         if documents and all(isinstance(document, (dict, list)) for document in documents):
             for document in documents:
                 for server in _servers_of(document):
@@ -876,7 +878,7 @@ def _image(node: Mapping[Any, Any]) -> Word:
     if isinstance(image, Mapping):
         name = image.get("repository") or (image.get("name") if "tag" in image else None)
         parts = (name, image.get("tag"))
-        text = ":".join(str(part) for part in parts if part is not None)
+        text = ":".join(str(part) for part in parts if part is not None) if name else ""
         registry = image.get("registry")
         text = f"{registry}/{text}" if isinstance(registry, str) and text else text
         return Word(text, getattr(name, "line", 1))

@@ -6,9 +6,9 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...util.documents import parse_json
 from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
@@ -74,13 +74,21 @@ def of_python(text: str) -> Iterator[ServerCommand | Pin | Unreadable]:
                 problem = f"not valid Python: {str(error)[:200]}"
                 tree = ast.parse(_valid_parts(text))
         program = _Program(tree, text)
-        found: list[ServerCommand | Pin] = [*program.servers(), *program.pins()]
+        found: list[ServerCommand | Pin] = [*_without_bare(program.servers()), *program.pins()]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         yield Unreadable(f"not valid Python: {str(error)[:200]}")
         return
     if problem:
         yield Unreadable(problem)
     yield from found
+
+
+def _without_bare(servers: Iterable[ServerCommand]) -> list[ServerCommand]:
+    """Return the servers without the programs alone, to which arguments are added somewhere; one of
+    them if there is no other server."""
+    found = list(servers)
+    started = [server for server in found if server.words or server.settings]
+    return started or found[:1]
 
 
 def _valid_parts(text: str) -> str:
@@ -110,6 +118,16 @@ def _added_to(name: str, value: ast.expr) -> ast.expr | None:
         case ast.List([ast.Starred(ast.Name(left)), *rest]) if left == name:
             return ast.copy_location(ast.List(rest), value)
     return None
+
+
+def _is_list_sum(node: ast.AST) -> TypeGuard[ast.BinOp]:
+    """Return whether an expression is a variable plus a list."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add)
+        and isinstance(node.left, ast.Name)
+        and isinstance(node.right, ast.List)
+    )
 
 
 class _Program:
@@ -186,7 +204,7 @@ class _Program:
         for node in ast.walk(self._tree):
             if id(node) in self._left_out:
                 continue
-            if isinstance(node, (ast.List, ast.Tuple)):
+            if isinstance(node, (ast.List, ast.Tuple)) or _is_list_sum(node):
                 words = self._words(node)
                 for server in servers(words):  # without words, they are added elsewhere
                     yield replace(server, complete=server.complete and names_model(server.words))
@@ -215,8 +233,15 @@ class _Program:
                 for specifier in _REQUIRED.findall(text):
                     yield Pin(specifier.replace(" ", ""), node.lineno)
 
-    def _words(self, node: ast.List | ast.Tuple) -> list[Word]:
+    def _words(self, node: ast.expr) -> list[Word]:
         """Return the words of a list, with what is added to its variable."""
+        if isinstance(node, ast.BinOp):
+            self._left_out.add(id(node.right))
+            left = node.left.id if isinstance(node.left, ast.Name) else "PROGRAM"
+            known = self._names.get(left) is not None
+            start = self._listed(node.left) if known else [Word(f"${left}", node.lineno)]
+            return [*start, *self._words(node.right)]
+        assert isinstance(node, (ast.List, ast.Tuple))
         words: list[Word] = []
         for item in node.elts:
             if isinstance(item, ast.Starred):

@@ -82,6 +82,7 @@ _HEREDOC = re.compile(
 )
 _PRINTED = re.compile(r"[ \t]*cat[ \t]*\Z")
 """What is before a text for people; elsewhere it is written to a file, or run."""
+_RUN_BY_PYTHON = re.compile(r"(?i:python)[\w.]*[^\n|;&]*\Z")
 _NEW_TAG = re.compile(
     r"name:[ \t]*[\"']?(\S*vllm-openai[\w-]*)[\"']?[ \t]*\n(?:[ \t]*newName:.*\n)?[ \t]*newTag:[ \t]*[\"']?([\w.-]+)"
 )
@@ -215,11 +216,15 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers of a script, and of the manifests that it writes or applies."""
     manifests: list[str] = []
     units: list[str] = []
+    programs: list[str] = []
 
     def take(match: re.Match[str]) -> str:
         body = match["body"]
         is_printed = _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start())
         if is_printed and not re.search(r"[>|]", match["start"]):
+            return match["start"] + "\n" * body.count("\n")
+        if _RUN_BY_PYTHON.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
+            programs.append("\n" * text.count("\n", 0, match.start("body")) + body)
             return match["start"] + "\n" * body.count("\n")
         if re.search(r"(?m)^ExecStart\s*=", body):
             units.append("\n" * text.count("\n", 0, match.start("body")) + body)
@@ -234,6 +239,8 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     yield from of_script(script)
     for unit in units[:MAX_BLOCKS]:
         yield from _of_unit(unit)
+    for program in programs[:MAX_BLOCKS]:
+        yield from (f for f in of_python(program) if isinstance(f, ServerCommand))
     for manifest in manifests[:MAX_BLOCKS]:
         yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
 
@@ -270,6 +277,10 @@ def _of_unit(text: str) -> Iterator[ServerCommand]:
 
 # Dockerfiles
 
+_RUNS_PROGRAM = re.compile(
+    r"(?!.*(?:ray|bench|test|client|router|proxy|eval|train))(?:.*\.(?:py|sh)|\w+(?:\.\w+)+)"
+)
+"""A script or module, but for what runs in vLLM's image and is no server."""
 _INSTALLS_VLLM = re.compile(
     r"(?:pip3?|uv)[^\n]*\binstall(?:[^\n\\]|\\\s*\n)*?[\s\"']vllm\b(?![-/\w])"
 )
@@ -332,6 +343,8 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         is_script = starts_elsewhere(programs, is_image(base) or has_vllm) or (
             is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, programs))
         )
+        if is_own_image(base) and not is_script:  # whatever it runs, the image serves
+            is_script = any(map(_RUNS_PROGRAM.fullmatch, programs))
         if not started and is_script:
             started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
         for server in started:

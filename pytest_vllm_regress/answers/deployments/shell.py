@@ -22,7 +22,7 @@ _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
 _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
 _IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:\$\{?vllm_?image\b)")
 _OTHER_IMAGE = re.compile(
-    r"(?:bench\w*|client|gradio|rag|ui)-(?:[\w-]*-)?vllm|vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
+    r"tritonserver|(?:bench\w*|client|gradio|rag|ui)-(?:[\w-]*-)?vllm|vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
 _PROGRAM = re.compile(
     r"(?:.*/)?(?:(?:ba|da|z|k)?sh|python[\d.]*|sleep|tail|env|ray|tini|nvidia-smi|pip3?|\w+\.(?:sh|py))|/(?:usr/)?s?bin/.*"
@@ -317,6 +317,9 @@ class _Script:
         before = self.known.get(name, [] if "+" in word else None)
         values = [value for item in items for value in expanded(item, self.known)]
         start = before if "+" in word and isinstance(before, list) else []
+        if any("vllm" in value for value in values[:5]):  # it may be run where nothing shows it
+            started = servers(values, self.exported, self._depth + 1)
+            self.kept += [replace(server, complete=False) for server in started if server.words]
         if not self._is_conditional:
             self.known[name] = [*start, *values][:MAX_WORDS]
         else:

@@ -654,6 +654,27 @@ spec:
       args: ["--model", "{{ .Values.model }}", "--enable-lora"]
 {{ toYaml .Values.more | indent 6 }}
 """
+PYTHON_IN_SCRIPT = """
+exec "$PYTHON" - "$CONFIG" <<'PY'
+args = ["vllm", "serve", "org/m", "--enable-lora"]
+if more:
+    args.append("--enforce-eager")
+PY
+"""
+ARRAY_OF_FUNCTION = """
+command() {
+  local cmd=("vllm" "serve" "org/m" "--enable-lora")
+  printf "%s " "${cmd[@]}"
+}
+start "$(command)"
+"""
+LIST_SUM = """
+if which("vllm"):
+    base = ["vllm", "serve"]
+else:
+    base = ["uv", "run", "vllm", "serve"]
+cmd = base + ["org/m", "--enable-lora", "--max-model-len", "8"]
+"""
 ONE_TEXT = """
 image: {name: vllm/vllm-openai, tag: v0.9.1}
 args: ["--model org/m", "--load-format auto"]
@@ -775,6 +796,11 @@ FORMS = [
     Form("a.py", BROKEN_PYTHON, LORA, release="0.9.1"),
     Form("deployment.yaml", CALLED_VLLM, {"model": UNSET, "enable_lora": True}, complete=False),
     Form("sky.yaml", "run: |\n  pip install vllm==0.9.1+gptoss\n  vllm serve org/m --enable-lora", LORA, release="0.9.1"),
+    Form("a.sh", PYTHON_IN_SCRIPT, LORA, complete=False),
+    Form("a.sh", ARRAY_OF_FUNCTION, LORA, complete=False),
+    Form("a.py", LIST_SUM, LORA),
+    Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["python3", "/src/main.py"]', {}, complete=False, release="0.9.1"),
+    Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["python3", "-m", "team.launcher"]', {}, complete=False, release="0.9.1"),
     Form("values.yaml", ONE_TEXT, {"model": "org/m", "load_format": "auto"}, release="0.9.1"),
 ]  # fmt: skip
 
@@ -812,6 +838,9 @@ def test_every_form_has_its_options_and_its_version(tmp_path: Path, form: Form) 
         ("compose.yaml", "services: {a: {image: 'team/rag-vllm:1', environment: [MODEL=m], ports: [1]}}"),
         ("compose.yaml", "services: {a: {build: {context: ., dockerfile: Dockerfile.vllm}, container_name: vllm-client, ports: [1]}}"),
         ("ci.yml", "jobs: {a: {steps: [{uses: push, with: {image: team-vllm}}]}}"),
+        ("ci.yml", "jobs: {a: {strategy: {matrix: {include: [{image: vllm}]}}, steps: [{run: ls}]}}"),
+        ("values.yaml", "image: {repository: nvcr.io/nvidia/tritonserver, tag: 24.06-vllm-python-py3}"),
+        ("Dockerfile", 'FROM vllm/vllm-openai\nENTRYPOINT ["python3", "bench.py"]'),
         ("bench.yaml", "runs: [{engine: vllm, args: [--num-prompts, '9', --max-model-len, '8']}]"),
         ("vllm.service", "[Unit]\nDescription=vLLM proxy\n[Service]\nExecStart=/opt/up.sh"),
         ("a.sh", '$PYTHON bench.py --max-model-len 8 # vllm'),
