@@ -23,6 +23,7 @@ from .shell import (
     servers,
     split,
 )
+from .unread import names
 
 MAX_BLOCK = 400
 """Lines of a YAML scalar that are searched for a word."""
@@ -665,7 +666,7 @@ def _of_values(
     image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
     is_other = is_other or _runs_other(_words(node.get("command")))
-    is_other = is_other or any(map(_OF_BENCHMARK.match, more))
+    is_other = is_other or _names_other_engine(node) or not _are_options_of_vllm(more)
     if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
         settings = {"model": model} if model and not names_model(more) else {}
@@ -750,6 +751,8 @@ def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
     """Return the options below such a key; None if there is none."""
     key = _engine_key(node)
     options = node[key].items() if key is not None else ()
+    if any(_OF_BENCHMARK.match(f"--{name}") for name, _ in options):
+        return None
     given = {str(name): option for name, option in options if option not in (None, "")}
     return given if key is not None else None
 
@@ -790,6 +793,24 @@ def _runs_other(words: Sequence[Word]) -> bool:
     """Return whether a command runs a program of Python that is not vLLM's."""
     module = next((after for word, after in pairwise(words) if word == "-m"), "vllm")
     return "vllm" not in module
+
+
+def _names_other_engine(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping says that another engine serves."""
+    values = (node.get(key) for key in ("engine", "backend", "framework", "runtime"))
+    return any(
+        isinstance(value, str)
+        and _OTHER_ENGINE.search(value.lower())
+        and "vllm" not in value.lower()
+        for value in values
+    )
+
+
+def _are_options_of_vllm(words: Sequence[Word]) -> bool:
+    """Return whether vLLM's server has most of the options in a list, and none is of a benchmark."""
+    options = [word.partition("=")[0].split()[0] for word in words if word.startswith("--")]
+    known = sum(names().find(option) is not None for option in options)
+    return not any(map(_OF_BENCHMARK.match, options)) and known * 2 >= len(options)
 
 
 def _is_list(key: str) -> bool:
