@@ -80,6 +80,10 @@ _BLOCK = re.compile(
 MAX_BLOCKS = 200
 MAX_BRANCHES = 50
 """Depth of ``if`` and loops in each other."""
+MAX_IFS = 500
+"""Of which the branches are read apart: each copies the variables."""
+MAX_COMPARED = 8_000
+"""Characters of a text of which it is told what two branches have in common."""
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 _ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
 _MORE = "$MORE_ARGS"
@@ -147,7 +151,8 @@ def _arrays(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word] | None]]:
         word = words[at]
         opens = words[at + 1].sign == "(" if at + 1 < len(words) else False
         if opens and not word.quoted and re.fullmatch(r"\w+\+?=", word):
-            items = list(takewhile(lambda item: item.sign != ")", words[at + 2 :]))
+            inner = (words[number] for number in range(at + 2, len(words)))
+            items = list(takewhile(lambda item: item.sign != ")", inner))
             yield word, [item for item in items if not item.sign]
             at += len(items) + 3
         else:
@@ -219,6 +224,7 @@ class _Script:
         self.kept: list[ServerCommand] = []
         self.found = 0
         self._branches: list[_Branches | None] = []
+        self._ifs = 0
         self._sign = "\n"
 
     def run(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
@@ -237,7 +243,9 @@ class _Script:
         while command and command[0] in (*_KEYWORDS, *_OPENS, *_CLOSES) and not command[0].quoted:
             keyword, command = command[0], command[1:]
             if keyword in _OPENS and len(self._branches) < MAX_BRANCHES:
-                self._branches.append(self._if(command) if keyword == "if" else None)
+                self._ifs += keyword == "if"
+                is_read = keyword == "if" and self._ifs <= MAX_IFS
+                self._branches.append(self._if(command) if is_read else None)
             elif keyword in _CLOSES and self._branches:
                 yield from self._close()
             elif keyword in ("else", "elif"):
@@ -338,7 +346,9 @@ def _either(before: _Value, after: _Value) -> _Value:
         return _common(before, after)
     if isinstance(before, Word) and isinstance(after, Word):
         if not before or after.startswith(f"{before} "):
-            return Word(f"{before} {_MORE}", after.line)
+            return before if before.endswith(_MORE) else Word(f"{before} {_MORE}", after.line)
+        if max(len(before), len(after)) > MAX_COMPARED:
+            return None
         if len(split(before)) > 1 and len(split(after)) > 1:
             words = _common(split(before, before.line), split(after, after.line))
             return Word(" ".join(words), after.line)
@@ -354,7 +364,8 @@ def _common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
     wanted = {model.get(group, group) for group in wanted}
     same = [word for group in groups if group in wanted for word in group]
     line = some[0].line if some else 1
-    return [*same, *([] if set(groups) == wanted else [Word(_MORE, line)])]
+    is_open = set(groups) != wanted and _MORE not in same
+    return [*same, *([Word(_MORE, line)] if is_open else [])]
 
 
 def _groups(words: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
