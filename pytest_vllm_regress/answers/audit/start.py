@@ -88,7 +88,7 @@ def check_start(deployments: tuple[Deployment, ...], release: str) -> StartCheck
                 problems[problem] = None
         if (model := _unknown_model(place, number)) is not None:
             problems[model] = None
-    complete = all(place.complete for place in deployments)
+    complete = all(place.names_all for place in deployments)
     return StartCheck(str(version), tuple(problems), len(checked), complete)
 
 

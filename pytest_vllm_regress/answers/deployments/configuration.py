@@ -93,8 +93,12 @@ class Deployment:
 
     def has_default(self, option: str) -> bool:
         """Return whether an option that the server's command does not name has its default."""
-        of_chart = self.command is not None and self.command.of_chart
-        return self.complete and not of_chart and option not in self.unread
+        return self.names_all and option not in self.unread
+
+    @property
+    def names_all(self) -> bool:
+        """Whether nothing outside of the file adds options, such as a template of the same chart."""
+        return self.complete and not (self.command is not None and self.command.of_chart)
 
     def variable(self, name: str) -> str:
         """Return the value of a variable of its process: empty if it has none, ``UNSET`` if the file
