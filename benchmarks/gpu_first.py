@@ -107,6 +107,13 @@ def test_quick(vllm_engine):
     (result,) = vllm_engine.generate("Are you there?", {"max_tokens": 4, "temperature": 0})
     assert result["outputs"][0]["token_ids"]
 """
+SAMPLED = """
+def test_sampled(vllm_engine):
+    parameters = {"max_tokens": 8, "temperature": 1, "top_p": 0.9, "top_k": 20, "ignore_eos": True}
+    (result,) = vllm_engine.generate("Are you there?", parameters)
+    assert len(result["outputs"][0]["token_ids"]) == 8
+    assert "Using FlashInfer for top-p & top-k sampling" in vllm_engine.child.log.read_text()
+"""
 KILLED_CORE = """
 import threading, pytest
 from pytest_vllm_regress.errors import ChildError
@@ -369,7 +376,8 @@ def flashinfer(bench: Bench) -> Facts:
     bench.cuda_device()
     with _environment({"VLLM_USE_FLASHINFER_SAMPLER": "1"}):
         return bench.run(
-            bench.file("test_quick.py", QUICK), f"--vllm-timeout=start={0.9 * bench.left_s:.0f}"
+            bench.file("test_sampled.py", SAMPLED),
+            f"--vllm-timeout=start={0.9 * bench.left_s:.0f}",
         )
 
 
