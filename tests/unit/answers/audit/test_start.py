@@ -167,8 +167,17 @@ def test_compare_leaves_out_what_the_deployment_cannot_show(
     assert " not reachable" in output and len(output) < len(everything)
     cli.main([*arguments, "--serve", str(tmp_path / "a.sh"), "--format", "markdown"])
     comment, _, folded = capsys.readouterr().out.partition("<details>")
+    assert comment.startswith("**will it start with vllm 0.11.0? no, it ends at once: ")
     assert comment.count("\n| ") == 2 + 5 and "\n| " in folded  # a header has two lines
     assert "The deployment uses, and the new version does not have:" in comment
+
+
+def test_a_chart_may_add_options_to_its_values(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(
+        "image: {repository: vllm/vllm-openai, tag: v0.9.1}\nargs: [--model, m, --port=80]\n"
+    )
+    deployments = read_deployments(str(tmp_path / "values.yaml"))
+    assert str(check_start(deployments, "0.9.1")).endswith(", but more come from elsewhere")
 
 
 def test_compare_lists_what_the_deployment_can_reach_before_what_is_unknown(
