@@ -65,7 +65,7 @@ class ServerCommand:
     otherwise only the name of another image or of a backend says that it is vLLM. ``at_build``: a
     step that builds an image runs it. ``complete``: no template, script or key that was not
     understood may add options. ``of_chart``: the file has the values of a chart, whose
-    template may add options.
+    template may add options. ``sometimes``: what only one branch of a script has.
     """
 
     words: tuple[Word, ...]
@@ -78,6 +78,7 @@ class ServerCommand:
     at_build: bool = False
     complete: bool = True
     of_chart: bool = False
+    sometimes: tuple[Word, ...] = ()
 
     @property
     def release(self) -> str:

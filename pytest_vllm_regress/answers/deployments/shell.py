@@ -404,9 +404,17 @@ def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCom
             if (number := next(same, None)) is None:
                 found.append(server)
             else:
-                words = _common(found[number].words, server.words)
-                complete = found[number].complete and server.complete
-                found[number] = replace(found[number], words=tuple(words), complete=complete)
+                other = found[number]
+                words = _common(other.words, server.words)
+                groups = dict.fromkeys((*_groups(other.words), *_groups(server.words)))
+                same_groups = set(_groups(words))
+                more = (word for group in groups if group not in same_groups for word in group)
+                found[number] = replace(
+                    other,
+                    words=tuple(words),
+                    complete=other.complete and server.complete,
+                    sometimes=(*other.sometimes, *more),
+                )
     return found
 
 
