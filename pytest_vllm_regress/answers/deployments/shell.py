@@ -418,9 +418,20 @@ def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCom
     return found
 
 
+def _model_in(words: Sequence[Word]) -> str:
+    """Return the model that arguments name; empty if they name none."""
+    groups = list(_groups(words))
+    given = (" ".join(group).partition("--model")[2] for group in groups)
+    option = next((text for text in given if text.startswith((" ", "="))), "")
+    alone = (group[0] for group in groups if not group[0].startswith("-"))
+    return option[1:] or next((word for word in alone if word not in _ALL_ARGUMENTS), "")
+
+
 def _is_alternative(one: ServerCommand, other: ServerCommand) -> bool:
     groups, others = set(_groups(one.words)), set(_groups(other.words))
     if ("--headless" in one.words) != ("--headless" in other.words):
+        return False
+    if _model_in(one.words) != _model_in(other.words):
         return False
     return one.image == other.image and len(groups & others) * 2 > max(len(groups), len(others))
 

