@@ -267,6 +267,10 @@ class CaseFile(_Table, frozen=True, kw_only=True):
     """What fixed it: pull requests, commits, releases. `validate --commits` checks it."""
     broken_by: Urls = ()
     """What introduced it: pull requests, commits, releases. `validate --commits` checks it."""
+    related: Annotated[tuple[Id, ...], _UNIQUE] = ()
+    """Ids of cases that show the same traceback or text because they have the same cause. A proof
+    that shows the failure of a case that is not named here, and has no report in common, is
+    refused."""
     devices: Annotated[tuple[CaseDevice, ...], _SOME]
     """Devices that can show the failure. none: an environment without vLLM, for a structured-output
     package alone."""
@@ -530,6 +534,7 @@ def _case(file: CaseFile, control: Control, path: Path) -> Case:
         log=LogText(log.pattern, log.seen or "") if log else None,
         fixed_by=file.fixed_by,
         broken_by=file.broken_by,
+        related=file.related,
         variants={
             name: Variant(name, table.affected is False, _ranges(table.affected), table.reason)
             for name, table in file.variants.items()

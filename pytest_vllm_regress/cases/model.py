@@ -261,6 +261,7 @@ class Case:
     racy: bool = False
     notes: str = ""
     since: str = ""
+    related: tuple[str, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -303,6 +304,12 @@ class Case:
         narrowed = self.variant(variant)
         return not narrowed.never and all(own.check(versions) for own in narrowed.ranges)
 
+    def may_share_failure_with(self, other: Case) -> bool:
+        """Return whether both may show one failure: they have a report in common, or one of them
+        names the other as ``related``."""
+        named = other.id in self.related or self.id in other.related
+        return named or not set(self.upstream).isdisjoint(other.upstream)
+
     def variant(self, name: str) -> Variant:
         """Return the variant called ``name``.
 
@@ -342,7 +349,7 @@ def fields_of(case: Case) -> dict[str, Any]:
         "since": case.since,
         **{
             name: list(getattr(case, name))
-            for name in ("upstream", "fixed_by", "broken_by", "devices")
+            for name in ("upstream", "fixed_by", "broken_by", "related", "devices")
         },
         "symptom": {
             "kinds": list(symptom.kinds),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import Cause, Kind
+from ..errors import Cause, Kind, Part
 from ..util.patterns import PatternError
 from .model import Case, Symptom
 from .observation import TEST, Match, Observation
@@ -161,11 +161,16 @@ def judge_observation(
 def cases_that_document(
     cases: Iterable[Case], versions: Mapping[str, str], observed: Observation
 ) -> tuple[str, ...]:
-    """Return the ids of the cases that affect ``versions`` and whose symptom matches ``observed``."""
+    """Return the ids of the cases that affect ``versions`` and whose symptom matches ``observed``.
+
+    That nothing was answered is no text: it is the same for every hang.
+    """
     return tuple(
         case.id
         for case in cases
-        if case.is_affected(versions) and decide(True, case.symptom, observed).match is not None
+        if case.is_affected(versions)
+        and (match := decide(True, case.symptom, observed).match) is not None
+        and (observed.kind is not Kind.HANG or match.part is not Part.ANSWER)
     )
 
 

@@ -12,11 +12,13 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from ..answers.explain.siblings import same_failures
 from ..cases.loading import default_cases_dir, load_valid_cases
 from ..cases.model import Case
 from ..cases.observation import FAILURES, TEST, Observation
 from ..cases.proofs.fingerprint import code_fingerprint
 from ..cases.proofs.proof import FILE as PROOF
+from ..cases.proofs.proof import recorded_versions
 from ..cases.results import TestResult
 from ..cases.verdict import (
     Decision,
@@ -65,6 +67,8 @@ class JudgedLeg:
     control: Leg | None
     control_observed: Observation | None
     decision: Decision
+    same_as: tuple[str, ...] = ()
+    """Other cases whose documented failure was seen."""
 
     @property
     def case(self) -> Case:
@@ -99,11 +103,20 @@ def decide_leg(
     if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (case.directory / PROOF).exists():
         reason = f"{_never_shown(subject)}; {decision.reason}"
         decision = dataclasses.replace(decision, reason=reason)
-    if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
-        others = [other for other in _cases_around(case.directory) if other.id != case.id]
-        if names := cases_that_document(others, target.versions, observed):
-            decision = name_others(decision, observed, names)
-    return judged(decision)
+    if not _target_failed(observed):
+        return judged(decision)
+    others = [other for other in _cases_around(case.directory) if other.id != case.id]
+    names: tuple[str, ...] = ()
+    if decision.verdict is Verdict.INCONCLUSIVE:
+        names = cases_that_document(others, target.versions, observed)
+    if names:
+        decision = name_others(decision, observed, names)
+    unrelated = [other for other in others if not case.may_share_failure_with(other)]
+    same_as = same_failures(observed, unrelated, recorded_versions(target.versions, case))
+    if same_as and not names:
+        reason = f"same traceback or text as {', '.join(same_as)}: {decision.reason}"
+        decision = dataclasses.replace(decision, reason=reason)
+    return judged(decision, same_as)
 
 
 @functools.cache
@@ -275,6 +288,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         not_expected_because="--vllm-fail-on-known" if refused else "",
         decides=target is None or case.can_show(target.versions, judged.marked.variant),
         cause=judged.decision.cause,
+        same_as=judged.same_as,
         held=subject.error.containers if isinstance(subject.error, HeldRequests) else (),
     )
 

@@ -226,6 +226,14 @@ def _trial_problems(
         if verdict is not expected:
             yield f"trial {number} of {len(by_trial)} was {verdict.value}, not {expected.value}{_why(trial, verdict)}"
     results = [result for trial in by_trial for result in trial]
+    if role == AFFECTED and (
+        same := tuple(dict.fromkeys(name for r in results for name in r.same_as))
+    ):
+        named = ", ".join(f'"{name}"' for name in same)
+        yield (
+            f"what the test shows is the failure of {', '.join(same)}: the same traceback or text. Change the test "
+            f"until it shows the reported one; or, if both have one cause, write related = [{named}] in case.toml"
+        )
     if role == AFFECTED and _needs_leg(case) and not _control_outcome(results):
         yield f"no control leg passed; a case of kind {case.symptom.kind} needs one"
     yield from tests_without_mechanism(case, results)

@@ -169,6 +169,13 @@ def test_insufficient_results(case: Case, results: list[TestResult], words: str)
     assert words in "\n".join(wrong)
 
 
+def test_a_proof_that_shows_the_failure_of_another_case_is_refused(case: Case) -> None:
+    sibling = replace(GOOD[0], same_as=("vllm-43920",))
+    _, wrong = proof.make_proof(case, [[sibling, GOOD[1]]], lock)
+    assert len(wrong) == 1 and wrong[0].startswith("old: what the test shows is the failure of")
+    assert 'related = ["vllm-43920"]' in wrong[0]
+
+
 def test_one_failed_trial_of_many_counts(case: Case) -> None:
     _, wrong = proof.make_proof(
         case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock

@@ -13,6 +13,7 @@ from pytest_vllm_regress.cases.observation import FAILURES, MAX_PART, Mechanism,
 from pytest_vllm_regress.cases.verdict import (
     Decision,
     Verdict,
+    cases_that_document,
     combine,
     decide,
     excerpt,
@@ -20,6 +21,7 @@ from pytest_vllm_regress.cases.verdict import (
 )
 from pytest_vllm_regress.errors import Kind, Masked, Part
 from pytest_vllm_regress.util.codec import decode, encode
+from tests.helpers.cases import project_cases
 
 SYMPTOM = Symptom((Kind.HANG,), ("start", "ready"), r"^raylet: .*dead$")
 SEEN = Observation(Kind.HANG, "start", "no answer", {Part.LOG: Masked("a\nraylet: worker dead\nb")})
@@ -244,3 +246,16 @@ def test_excerpt_is_bounded_and_on_one_line(text: str, limit: int) -> None:
     shortened = excerpt(text, limit)
     assert len(shortened) <= limit
     assert "\n" not in shortened
+
+
+def test_a_hang_looks_like_another_case_only_by_a_text() -> None:
+    """That nothing was answered is the symptom of several cases, and of any other hang."""
+    silent = {Part.ANSWER: Masked("no HTTP answer: healthy")}
+    text = {Part.LOG: Masked("ValueError: You can only use one kind of guided decoding")}
+
+    def looks_like(parts: dict[Part, Masked]) -> tuple[str, ...]:
+        observed = Observation(Kind.HANG, "request", "no answer", parts)
+        return cases_that_document(project_cases(), {"vllm": "0.11.0"}, observed)
+
+    assert looks_like(silent) == ()
+    assert looks_like({**silent, **text}) == ("vllm-32006",)
