@@ -268,6 +268,10 @@ def test_claims_and_code_have_separate_fingerprints(case: Case) -> None:
     case.path.write_text(case.path.read_text().replace('"<0.8.5"', '"<0.8.4"'))
     changed = load_case(case.path)
     assert claims_fingerprint(changed) != claims and code_fingerprint(case.directory) == code
+    plain, further = (
+        CaseFile(symptom=line).write(case.directory.parent) for line in ("", 'all = ["x"]')
+    )
+    assert claims_fingerprint(plain) != claims_fingerprint(further)
     (case.directory / "probe.py").write_text("def count(n):\n    return n\n")
     assert code_fingerprint(case.directory) != code
 

@@ -259,3 +259,24 @@ def test_a_hang_looks_like_another_case_only_by_a_text() -> None:
 
     assert looks_like(silent) == ()
     assert looks_like({**silent, **text}) == ("vllm-32006",)
+
+
+def test_all_texts_of_a_symptom_must_stand_in_the_searched_parts() -> None:
+    symptom = Symptom((Kind.CRASH,), ("request",), "core died", all=("of signal 9", "cache full"))
+    texts = {Part.EXIT: Masked("of signal 9"), Part.LOG: Masked("cache full\nthe core died")}
+
+    def decision(parts: dict[Part, Masked]) -> Decision:
+        return decide(True, symptom, Observation(Kind.CRASH, "request", "", parts))
+
+    assert decision(texts).verdict is Verdict.REPRODUCED
+    assert decision(texts).match is not None and decision(texts).match.number == 2  # type: ignore[union-attr]
+    for part in texts:
+        lacking = decision({name: text for name, text in texts.items() if name is not part})
+        assert lacking.verdict is Verdict.INCONCLUSIVE
+        assert ("'of signal 9' does not match" in lacking.reason) is (part is Part.EXIT)
+
+
+def test_a_mismatch_names_the_nearest_line() -> None:
+    seen = Observation(Kind.HANG, "start", "", {Part.LOG: Masked("raylet: 3 workers idle")})
+    symptom = Symptom((Kind.HANG,), ("start",), "raylet: 4 workers idle")
+    assert r"A number that varies is \d+" in decide(True, symptom, seen).reason
