@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, TextIO
 
+from ..cases.rates import recent_results, unsteady
 from ..defaults import RACY_TRIALS
 from ..environments.releases import package_and_range
 from ..errors import UsageError
@@ -101,7 +102,11 @@ def bisect(
         build = build_with_cache(write) if on is None else None
         batches = _batch_runner(options, on, build, write, stream)
         ahead = build if jobs != 1 else None
-        runs = trials or (RACY_TRIALS if case.racy else 1)
+        measured = unsteady(recent_results([case]))
+        for rate in () if trials else measured:
+            show(f"{rate}: so often each candidate is run")
+        least = RACY_TRIALS if case.racy else 1
+        runs = trials or max([least, *(rate.trials for rate in measured)])
         runner = CandidateRunner(batches.run, ahead, show, repeat, runs)
         report = search(request, runner)
     if format == "json":

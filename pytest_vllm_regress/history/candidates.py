@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
+from ..cases.rates import Rate
 from ..cases.results import TestResult, verdict_of
 from ..cases.verdict import Verdict, excerpt
 from ..environments.uv import cancelled_by
@@ -47,7 +48,8 @@ class CandidateResult:
     """State of a candidate, and why.
 
     Of ``runs`` runs with a clear verdict ``bad`` showed the failure; ``seconds`` is the time of all
-    runs.
+    runs. ``lost``: the machine failed, by a full disk for example, which says nothing about the
+    candidate.
     """
 
     state: CandidateState
@@ -55,6 +57,7 @@ class CandidateResult:
     runs: int = 0
     bad: int = 0
     seconds: float = 0.0
+    lost: bool = False
 
     @property
     def in_words(self) -> str:
@@ -103,7 +106,7 @@ class CandidateRunner:
 
     ``build`` builds an environment while another one runs; None disables building ahead.
     ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
-    ``trials``: runs per candidate; one failure among them makes it BAD.
+    ``trials``: least number of runs per candidate; one failure among them makes it BAD.
     """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
@@ -171,11 +174,21 @@ class CandidateSearch:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
                     builder.submit(self._build_ahead, environment, over)
-                result = self._try(plan.environments[index], self.runner.trials)
+                result = self._try(plan.environments[index], self._trials())
                 self._record(plan.candidates[index], result)
         finally:
             over.set()  # or the end of the command would wait for a build that nobody needs
             builder.shutdown(wait=False, cancel_futures=True)
+
+    def _trials(self) -> int:
+        """Return how often the next candidate is run: as often as the rates need at which the
+        failure showed in others, so that a pass means that it is not there."""
+        rates = (
+            Rate(self.plan.case.id, name, result.bad, result.runs)
+            for name, result in self.results.entries.items()
+            if result.bad
+        )
+        return max([self.runner.trials, *(rate.trials for rate in rates)])
 
     def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
         """Run a candidate again ``runs`` times, unless there is the result of an earlier
@@ -206,7 +219,7 @@ class CandidateSearch:
         batch = Batch(environment, (self.plan.case,), {})
         reasons: dict[CandidateState, str] = {}
         bad = done = unclear = 0
-        why = "no result"
+        why, lost = "no result", False
         while done < trials and unclear < self.runner.repeat:
             logger.info(
                 "try %s in %s: %d of %d trials done", self.plan.case.id, environment, done, trials
@@ -217,8 +230,9 @@ class CandidateSearch:
             results = outcome.run.results
             state = state_of(results)
             why = _why(results, state)
+            lost = bool(outcome.lost)
             if state is CandidateState.SKIPPED or (
-                state is None and (outcome.unbuilt or _fails_to_import(results))
+                state is None and (lost or outcome.unbuilt or _fails_to_import(results))
             ):
                 break
             if state is None:
@@ -231,7 +245,8 @@ class CandidateSearch:
         overall = CandidateState.GOOD if done == trials else CandidateState.SKIPPED
         if bad:
             overall = CandidateState.BAD
-        return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds)
+        lost &= overall is CandidateState.SKIPPED
+        return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds, lost)
 
     def _likely_next(self, index: int) -> list[str]:
         """Return the environments that follow if this candidate is bad, and if it is good."""

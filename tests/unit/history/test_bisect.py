@@ -185,6 +185,45 @@ def test_answer_names_releases_days_and_tags(
     assert "only one in the other direction" in other_way.lines()[-1]
 
 
+def test_releases_that_a_full_disk_left_out_are_named_last(case: Case, tmp_path: Path) -> None:
+    class FullDisk(StandIn):
+        def run(self, jobs: Sequence[Batch]) -> RunOutcome:
+            outcome = super().run(jobs)
+            is_lost = self.ran[-1] == "0.7"
+            return RunOutcome(outcome.run, lost=("env-0.7",)) if is_lost else outcome
+
+    results = results_in(tmp_path)
+    stand_in = FullDisk({**BAD_UNTIL_0_7, "0.7": Verdict.INCONCLUSIVE})
+    run_search(case, stand_in, results)
+    names = tuple(map(str, RELEASES))
+    answer = ReleaseAnswer.of(case, "vllm", names, results.entries, Direction.FIX)
+    assert answer.lines()[-1].endswith("(a full disk): 0.7. Free some space and repeat the command")
+    assert stand_in.ran.count("0.7") == 1
+
+
+def test_a_candidate_runs_as_often_as_the_measured_rate_needs(case: Case, tmp_path: Path) -> None:
+    """The oldest release shows the failure in one of two runs: later ones need seven for 99 %."""
+
+    class Race(StandIn):
+        def run(self, jobs: Sequence[Batch]) -> RunOutcome:
+            outcome = super().run(jobs)
+            hides = self.ran.count(self.ran[-1]) % 2
+            fixed = TestResult("demo", "t", Verdict.FIXED, "", "sim", jobs[0].environment)
+            return RunOutcome(RunResult((fixed,))) if hides else outcome
+
+    stand_in, results = Race(BAD_UNTIL_0_7), results_in(tmp_path)
+    names = tuple(map(str, RELEASES))
+    plan = BisectPlan(case, names, tuple(f"env-{name}" for name in names))
+    runner = CandidateRunner(stand_in.run, None, lambda line: None, trials=2)
+    CandidateSearch(plan, results, runner).run()
+    assert results.entries["0.3"] == CandidateResult(
+        CandidateState.BAD, "REPRODUCED: as seen", 2, 1, results.entries["0.3"].seconds
+    )
+    assert results.entries["0.9"].runs == 7
+    answer = ReleaseAnswer.of(case, "vllm", names, results.entries, Direction.FIX)
+    assert [(change.low, change.high) for change in answer.changes] == [(4, 5)]
+
+
 def test_the_range_of_the_case_file_is_ignored(case: Case, tmp_path: Path) -> None:
     truth = {
         "0.3": Verdict.UNEXPECTEDLY_FIXED,
