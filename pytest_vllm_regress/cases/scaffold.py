@@ -40,6 +40,9 @@ _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
 _COMMIT = re.compile(rf"(?:{_REPOSITORY}@)?(?P<commit>[0-9a-f]{{10,40}})")
 
 
+_CHECK = re.compile(r"^ +(\w+\.check\(\)).*\n", re.MULTILINE)
+_ASSERT = re.compile(r"^( +)assert .*\n", re.MULTILINE)
+
 PLACEHOLDER = "words that only this failure prints"
 """Pattern of a new case whose failure is not an assertion of its test.
 
@@ -68,12 +71,16 @@ class Template(Document, frozen=True):
         """Return what the control leg leaves out, if the test does it itself."""
         return f"{self.trigger} = {self.subject}"
 
-    def test(self, name: str, *, leg: bool) -> str:
+    def test(self, name: str, *, leg: bool, dies: bool = False) -> str:
         """Return the code of the test.
 
-        ``leg``: the test leaves out its trigger itself in the control leg.
+        ``leg``: the test leaves out its trigger itself in the control leg. ``dies``: the engine
+        dies, so that the test asks it once more before it asserts anything about the answer.
         """
         code = self.code.replace("NAME", name)
+        if dies and (check := _CHECK.search(code)) and (asserted := _ASSERT.search(code)):
+            first = f"{asserted[1]}{check[1]}  # fails if the engine is dead\n{asserted[0]}"
+            code = code.replace(check[0], "").replace(asserted[0], first)
         if not leg:
             return code.replace("VALUE", str(self.subject)).replace(", LEG", "")
         value = f'{self.subject} if vllm_leg == "subject" else {self.control}'
@@ -347,7 +354,8 @@ def create_case(cases_dir: Path, upstream: GitHubReport | Unreported, draft: Dra
 def _files(case: Case, upstream: GitHubReport | Unreported, draft: Draft) -> dict[str, str]:
     """Return the files beside case.toml."""
     name = draft.id.replace("-", "_")
-    test = draft.template.test(name, leg=draft.needs_leg)
+    dies = draft.kind == Kind.ENGINE_DEATH
+    test = draft.template.test(name, leg=draft.needs_leg, dies=dies)
     code = render_text(
         "test.py.txt",
         upstream=upstream,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,8 @@ from .state import settings_of
 
 MAX_SHOWN = 4000
 MAX_REPLY = 150
+_DEATH = re.compile(r"EngineDeadError|EngineCore encountered a fatal error")
+"""What vLLM prints when an engine has died."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ def observe(leg: Leg) -> Observation:
     A test that could not do its work because the server does not have the address is not
     applicable.
     """
-    seen = _first_documented(leg) or _seen(leg, next(leg.errors, None))
+    seen = _first_documented(leg) or _death_first(leg, _seen(leg, next(leg.errors, None)))
     observation = replace(seen, summary=mask(seen.summary), at_work=tuple(leg.at_work))
     path = unknown_address(leg.last_replies[-1]) if leg.last_replies else ""
     if path and (
@@ -162,6 +166,18 @@ def observe(leg: Leg) -> Observation:
         lacks = Unsupported(f"it serves no {path} (HTTP 404)", lacks=f"route {path}")
         return _not_applicable(leg, lacks)
     return observation
+
+
+def _death_first(leg: Leg, seen: Observation) -> Observation:
+    """Return the observation as that of an engine's death where the log says so, whatever the test
+    asserted first: the engine may end only later. A failure that the case documents stays itself."""
+    said = "\n".join(seen.parts.get(part, "") for part in (Part.LOG, Part.EXCEPTION, Part.ANSWER))
+    if seen.kind not in (Kind.WRONG_RESULT, Kind.EXCEPTION) or not _DEATH.search(said):
+        return seen
+    with contextlib.suppress(PatternError):  # the verdict says so
+        if leg.symptom is not None and leg.symptom.is_shown_by(seen):
+            return seen
+    return replace(seen, kind=Kind.ENGINE_DEATH)
 
 
 def _first_documented(leg: Leg) -> Observation | None:

@@ -132,6 +132,22 @@ def test_of_several_errors_the_documented_one_counts() -> None:
     assert "another" in verdicts.observe(Leg(error=group, symptom=other, phase="request")).summary
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ERROR EngineCore encountered a fatal error.", Kind.ENGINE_DEATH),
+        ("vllm.v1.engine.exceptions.EngineDeadError: see above", Kind.ENGINE_DEATH),
+        ("ERROR a request failed", Kind.WRONG_RESULT),
+    ],
+)
+def test_a_death_that_the_log_tells_comes_before_what_was_asserted(text: str, kind: Kind) -> None:
+    status = AssertionError("expected status 200, got 500")
+    leg = Leg(error=status, phase="request", engine={Part.LOG: Masked(text)})
+    assert verdicts.observe(leg).kind is kind
+    leg.symptom = Symptom((Kind.WRONG_RESULT,), ("request",), "expected status 200, got 500")
+    assert verdicts.observe(leg).kind is Kind.WRONG_RESULT
+
+
 @pytest.mark.parametrize("error", [None, WRONG])
 def test_what_is_not_found_in_a_shortened_log_proves_nothing(error: Exception | None) -> None:
     observation = verdicts.observe(Leg(replies=1, error=error, missed_log=True))
