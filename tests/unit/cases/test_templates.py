@@ -77,7 +77,7 @@ def test_a_test_of_an_engine_s_death_asks_it_before_it_asserts(
     code = file.read_text()
     ast.parse(code)
     assert code.count(".check()") == 1
-    assert (code.index(".check()") < code.index("assert ")) is (kind is Kind.ENGINE_DEATH)
+    assert (code.index(".check()") < code.index("    assert ")) is (kind is Kind.ENGINE_DEATH)
 
 
 @pytest.mark.parametrize("front", FRONTS)
