@@ -184,9 +184,9 @@ class ScriptBook:
             raise UsageError(NO_SCRIPTED_BEAMS)
         choices = answer if isinstance(answer, tuple) else (answer,)
         text = script_format.encode(
-            (Script.text(choice) if isinstance(choice, str) else choice).answer(
-                request.tool_choice, self.write
-            )
+            (Script.text(choice) if isinstance(choice, str) else choice)
+            .in_order_of(request)
+            .answer(request.tool_choice, self.write)
             for choice in choices
         )
         return self._written(text, rule, answer, request)
