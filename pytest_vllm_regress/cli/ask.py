@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from ..engines.session import Session
 from ..engines.spec import EngineSpec
 from ..engines.standalone import bare_session, probe_in, run_client
 from ..errors import ChildError, Unsupported, UsageError
+from ..util.text import printable_output
 from .context import (
     OK,
     UNEXPECTED,
@@ -20,6 +24,9 @@ from .context import (
     values,
     warn,
 )
+
+_SERVER_ERROR = re.compile(r'HTTP/1\.[01]" 5\d\d')
+"""Status of a request in the server's log."""
 
 
 def ask(
@@ -35,7 +42,9 @@ def ask(
 
     With --probe, a function of a file is called in the environment. Otherwise a server is started
     there, and the command after -- is run: {url}, {key} and {model} in its arguments are replaced;
-    VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY are set.
+    VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY are set. The server
+    ends with the command; a shell, -- bash, keeps it for several requests. After a status 500 the
+    server's log is shown.
 
     Examples: ask --env vllm-0.8.5 --probe probe.py:count n=8; ask --env vllm-0.8.5 --set tp=2 --
     sh -c 'curl -H "Authorization: Bearer $OPENAI_API_KEY" $OPENAI_BASE_URL/models'
@@ -93,5 +102,16 @@ def _served(
     server = session.start("serve", session.target(environment), spec, user="ask", fresh=False)
     status = run_client(server, command)
     if show_log:
-        warn(server.log())
+        _show_log(server.child.logs.from_start())
+    elif _SERVER_ERROR.search(log := server.log()):
+        warn("the server answered with an error; since its start it logged (--show-log: all of it)")
+        _show_log(log)
     return status
+
+
+def _show_log(log: str) -> None:
+    """Print a log on standard error: as it is for a program that reads it, and without what could
+    control a terminal."""
+    text = printable_output(log) if sys.stderr.isatty() else log
+    with contextlib.suppress(OSError):  # a full disk, or nobody reads it any more
+        print(text, file=sys.stderr, flush=True)
