@@ -202,15 +202,18 @@ class Invocation:
             return ()
 
 
-def disk_limit(text: str) -> int:
-    """Return the limit given with ``--disk``, in bytes.
+def disk_limit(text: str | None) -> int:
+    """Return the limit given with ``--disk`` in bytes; without it that of the cache if the user has
+    set one, else ``DISK``.
 
     Raises ``UsageError`` if it is not a size.
     """
-    limit = size_of(text)
+    from ..environments.cache import limit_of_user
+
+    limit = size_of(text or DISK)
     if limit is None:
         raise UsageError(f"--disk {format_value(text)}: allowed is a size such as {DISK}")
-    return limit
+    return limit if text else limit_of_user() or limit
 
 
 def make_executor(
