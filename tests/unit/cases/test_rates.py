@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.rates import Rate, recent_results, unsteady
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.cli.context import Invocation
+from pytest_vllm_regress.runner.batch import RunOptions, RunOutcome
+from pytest_vllm_regress.runner.progress import Progress
+from pytest_vllm_regress.runner.run import RunRequest
 from tests.helpers.cases import CaseFile
 
 
@@ -53,3 +59,23 @@ def test_recent_results_are_those_of_the_present_code(
     (folder / "broken.json").write_text("[]")
     found = recent_results([case])
     assert [entry.verdict for entry in found] == [Verdict.REPRODUCED, Verdict.FIXED]
+
+
+def test_run_says_that_a_case_depends_on_timing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    case = CaseFile(old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(tmp_path / "cases")
+    request = RunRequest((), cast(Any, None), RunOptions(), Progress())
+    monkeypatch.setattr(Invocation, "request_here", lambda *arguments: request)
+    code = code_fingerprint(case.directory)
+    for number, verdict in enumerate((Verdict.REPRODUCED, Verdict.UNEXPECTEDLY_FIXED)):
+        seen = replace(result(verdict, "vllm-0.8.4"), code=code)
+        outcome = RunOutcome(RunResult((seen,)))
+        monkeypatch.setattr("pytest_vllm_regress.runner.run.run_batches", lambda _, o=outcome: o)
+        cli.main(["--cases", str(tmp_path / "cases"), "run", "demo", "--out", str(tmp_path / "o")])
+        told = capsys.readouterr().err
+        assert ("the failure showed in 1 of 2 runs of one test" in told) is (number == 1)
+        copies = tmp_path / "cache" / "results"
+        next(copies.glob("vllm-regress-*")).rename(copies / f"{number}.json")  # of another second
+    assert f"validate demo --trials {Rate('demo', 'x', 1, 2).trials}" in told
