@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from ..engines.session import Session
 from ..engines.spec import EngineSpec
 from ..engines.standalone import bare_session, probe_in, run_client
 from ..errors import ChildError, Unsupported, UsageError
-from ..util.text import printable_output
 from .context import (
     OK,
     UNEXPECTED,
@@ -21,6 +18,7 @@ from .context import (
     Invocation,
     Names,
     print_json,
+    print_log,
     values,
     warn,
 )
@@ -102,16 +100,8 @@ def _served(
     server = session.start("serve", session.target(environment), spec, user="ask", fresh=False)
     status = run_client(server, command)
     if show_log:
-        _show_log(server.child.logs.from_start())
+        print_log(server.child.logs.from_start())
     elif _SERVER_ERROR.search(log := server.log()):
         warn("the server answered with an error; since its start it logged (--show-log: all of it)")
-        _show_log(log)
+        print_log(log)
     return status
-
-
-def _show_log(log: str) -> None:
-    """Print a log on standard error: as it is for a program that reads it, and without what could
-    control a terminal."""
-    text = printable_output(log) if sys.stderr.isatty() else log
-    with contextlib.suppress(OSError):  # a full disk, or nobody reads it any more
-        print(text, file=sys.stderr, flush=True)

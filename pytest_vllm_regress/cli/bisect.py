@@ -104,11 +104,10 @@ def bisect(
         build = build_with_cache(write) if on is None else None
         batches = _batch_runner(options, on, build, write, stream)
         ahead = build if jobs != 1 else None
-        measured = unsteady(recent_results([case]))
-        for rate in () if trials else measured:
+        rates = () if trials else unsteady(recent_results([case]))
+        for rate in rates:
             show(f"{rate}: so often each candidate is run")
-        least = RACY_TRIALS if case.racy else 1
-        runs = trials or max([least, *(rate.trials for rate in measured)])
+        runs = trials or (RACY_TRIALS if case.racy else 1)
         results: list[TestResult] = []
 
         def run(candidate: Sequence[Batch]) -> RunOutcome:
@@ -117,7 +116,7 @@ def bisect(
             return outcome
 
         try:
-            report = search(request, CandidateRunner(run, ahead, show, repeat, runs))
+            report = search(request, CandidateRunner(run, ahead, show, repeat, runs, rates))
         finally:  # `show` and `judge` read what was run
             save_results(RunResult(tuple(results)), None, writable_root() / "results", show)
     if format == "json":

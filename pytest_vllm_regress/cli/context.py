@@ -30,7 +30,7 @@ from .._version import __version__
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
-from ..util.text import printable, render_text
+from ..util.text import printable, printable_output, render_text
 from ..util.validation import format_value, json_or_text
 
 if TYPE_CHECKING:
@@ -402,3 +402,11 @@ def warn(line: str) -> None:
     """Print a line for the user on standard error."""
     with contextlib.suppress(OSError):  # a full disk: there is no other place to say so
         print(printable(mask(line)), file=sys.stderr, flush=True)
+
+
+def print_log(log: str) -> None:
+    """Print the masked log of a process on standard error: as it is for a program that reads it, and
+    without what could control a terminal."""
+    text = printable_output(log) if sys.stderr.isatty() else log
+    with contextlib.suppress(OSError):  # a full disk, or nobody reads it any more
+        print(text, file=sys.stderr, flush=True)

@@ -107,6 +107,7 @@ class CandidateRunner:
     ``build`` builds an environment while another one runs; None disables building ahead.
     ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
     ``trials``: least number of runs per candidate; one failure among them makes it BAD.
+    ``rates``: how often the failure showed in earlier runs, where it did so in some only.
     """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
@@ -114,6 +115,7 @@ class CandidateRunner:
     say: Say
     repeat: int = 2
     trials: int = 1
+    rates: tuple[Rate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,12 +185,13 @@ class CandidateSearch:
     def _trials(self) -> int:
         """Return how often the next candidate is run: as often as the rates need at which the
         failure showed in others, so that a pass means that it is not there."""
-        rates = (
+        seen = (
             Rate(self.plan.case.id, name, result.bad, result.runs)
             for name, result in self.results.entries.items()
             if result.bad
         )
-        return max([self.runner.trials, *(rate.trials for rate in rates)])
+        needed = (rate.trials for rate in (*self.runner.rates, *seen))
+        return max(self.runner.trials, *needed, 1)
 
     def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
         """Run a candidate again ``runs`` times, unless there is the result of an earlier
