@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cases.model import Case
@@ -59,6 +59,11 @@ class CandidateResult:
     seconds: float = 0.0
     lost: bool = False
 
+    def after(self, before: CandidateResult) -> CandidateResult:
+        """Return the result with the runs ``before``, all of which passed."""
+        runs, seconds = self.runs + before.runs, self.seconds + before.seconds
+        return replace(self, runs=runs, seconds=round(seconds, 1))
+
     @property
     def in_words(self) -> str:
         """Return "failed 3 of 5 times" or the like."""
@@ -73,6 +78,9 @@ class CandidateResult:
         Empty for a single run.
         """
         return f" (failed {self.bad} of {self.runs} times)" if self.runs > 1 else ""
+
+
+_NOT_RUN = CandidateResult(CandidateState.SKIPPED, "")
 
 
 def output_file(case_id: str) -> Path:
@@ -152,8 +160,15 @@ class CandidateSearch:
     runner: CandidateRunner
 
     def known(self) -> dict[int, CandidateState]:
-        """Return the states known so far, by index of the candidate."""
-        return states_in(self.results.entries, self.plan.candidates)
+        """Return the states known so far, by index of the candidate. One that passed in far fewer
+        runs than the rate needs is tried again."""
+        needed = self._trials()
+        results = {
+            name: result
+            for name, result in self.results.entries.items()
+            if result.state is not CandidateState.GOOD or 2 * result.runs >= needed
+        }
+        return states_in(results, self.plan.candidates)
 
     def run(self) -> None:
         """Run candidates until the search is complete.
@@ -176,8 +191,9 @@ class CandidateSearch:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
                     builder.submit(self._build_ahead, environment, over)
-                result = self._try(plan.environments[index], self._trials())
-                self._record(plan.candidates[index], result)
+                before = self.results.entries.get(plan.candidates[index], _NOT_RUN)
+                result = self._try(plan.environments[index], self._trials() - before.runs)
+                self._record(plan.candidates[index], result.after(before))
         finally:
             over.set()  # or the end of the command would wait for a build that nobody needs
             builder.shutdown(wait=False, cancel_futures=True)
@@ -185,13 +201,10 @@ class CandidateSearch:
     def _trials(self) -> int:
         """Return how often the next candidate is run: as often as the rates need at which the
         failure showed in others, so that a pass means that it is not there."""
-        seen = (
-            Rate(self.plan.case.id, name, result.bad, result.runs)
-            for name, result in self.results.entries.items()
-            if result.bad
-        )
-        needed = (rate.trials for rate in (*self.runner.rates, *seen))
-        return max(self.runner.trials, *needed, 1)
+        shown = [result for result in self.results.entries.values() if result.bad]
+        bad, runs = sum(r.bad for r in shown), sum(r.runs for r in shown)
+        seen = [Rate(self.plan.case.id, "", bad, runs)] if shown else []
+        return max(self.runner.trials, *(rate.trials for rate in (*self.runner.rates, *seen)), 1)
 
     def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
         """Run a candidate again ``runs`` times, unless there is the result of an earlier

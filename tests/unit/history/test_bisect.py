@@ -211,17 +211,24 @@ def test_a_candidate_runs_as_often_as_the_measured_rate_needs(case: Case, tmp_pa
             fixed = TestResult("demo", "t", Verdict.FIXED, "", "sim", jobs[0].environment)
             return RunOutcome(RunResult((fixed,))) if hides else outcome
 
-    stand_in, results = Race(BAD_UNTIL_0_7), results_in(tmp_path)
     names = tuple(map(str, RELEASES))
     plan = BisectPlan(case, names, tuple(f"env-{name}" for name in names))
-    runner = CandidateRunner(stand_in.run, None, lambda line: None, trials=2)
-    CandidateSearch(plan, results, runner).run()
-    assert results.entries["0.3"] == CandidateResult(
-        CandidateState.BAD, "REPRODUCED: as seen", 2, 1, results.entries["0.3"].seconds
-    )
-    assert results.entries["0.9"].runs == 7
-    answer = ReleaseAnswer.of(case, "vllm", names, results.entries, Direction.FIX)
-    assert [(change.low, change.high) for change in answer.changes] == [(4, 5)]
+
+    def search_in(truth: Mapping[str, Verdict | str], file: str) -> Mapping[str, CandidateResult]:
+        results = open_results(["demo"], tmp_path / file)
+        runner = CandidateRunner(Race(truth).run, None, lambda line: None, trials=2)
+        CandidateSearch(plan, results, runner).run()
+        results.close()
+        return results.entries
+
+    entries = search_in(BAD_UNTIL_0_7, "fix.jsonl")
+    assert (entries["0.3"].bad, entries["0.3"].runs) == (1, 2)
+    assert entries["0.9"].runs == 7
+    (fix,) = ReleaseAnswer.of(case, "vllm", names, entries, Direction.FIX).changes
+    assert (fix.low, fix.high) == (4, 5)
+    # The oldest had passed twice before the newest told the rate.
+    entries = search_in(dict.fromkeys(names[5:], Verdict.REGRESSED), "break.jsonl")
+    assert (entries["0.3"].state, entries["0.3"].runs) == (CandidateState.GOOD, 7)
 
 
 def test_the_range_of_the_case_file_is_ignored(case: Case, tmp_path: Path) -> None:
