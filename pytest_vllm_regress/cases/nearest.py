@@ -17,6 +17,9 @@ _MAX_PATTERN = 300
 """Characters of a pattern that are tried one after another to find where a line differs."""
 _LEAST_COMMON = 0.5
 """Share of the words of a pattern that the nearest line has."""
+_SHOWN = 60
+_SHORTEST = 4
+"""Characters of a beginning that says something."""
 _SECONDS = 0.1
 _SYNTAX = re.compile(r"\\[A-Za-z]|\(\?[a-zA-Z]*[:=!<]?|[^\w\s]")
 _WORD = re.compile(r"\w{2,}")
@@ -41,8 +44,8 @@ def difference(pattern: str, observed: Observation, parts: Iterable[Part]) -> st
     common, number, part, line = max(lines)
     if common < _LEAST_COMMON * len(words):
         return ""
-    differs = _where_it_differs(pattern, line)
-    return f"the nearest is {part}, line {-number}: {line.strip()!r}{differs}"
+    place = f"{part}, line {-number}"
+    return _where_it_differs(pattern, line, place) or f"the nearest is {place}: {line[:_SHOWN]!r}"
 
 
 def _last_lines(text: str) -> Iterable[tuple[int, str]]:
@@ -51,18 +54,21 @@ def _last_lines(text: str) -> Iterable[tuple[int, str]]:
     return ((n, line[:_MAX_WIDTH]) for n, line in enumerate(lines[first:], first + 1))
 
 
-def _where_it_differs(pattern: str, line: str) -> str:
+def _where_it_differs(pattern: str, line: str, place: str) -> str:
     """Return in words what follows in the line, and in the pattern, after the longest beginning of
-    the pattern that matches."""
+    the pattern that matches; empty if none does."""
     for end in range(min(len(pattern), _MAX_PATTERN), 0, -1):
         try:
             span = search(pattern[:end], line, _SECONDS)
         except PatternError:  # half a group or a set
             continue
-        if span is None or span[0] == span[1]:
+        if span is None or span[1] - span[0] < _SHORTEST:
             continue
-        rest, wanted = line[span[1] :].rstrip(), pattern[end:]
+        same, rest, wanted = line[slice(*span)], line[span[1] :].rstrip(), pattern[end:]
         is_number = rest[:1].isdigit() and wanted[:1].isdigit()
         varies = r". A number that varies is \d+" if is_number else ""
-        return f", which goes on with {rest[:60]!r} instead of {wanted[:60]!r}{varies}"
+        return (
+            f"in {place}, {same[-_SHOWN:]!r} goes on with {rest[:_SHOWN]!r} instead of "
+            f"{wanted[:_SHOWN]!r}{varies}"
+        )
     return ""

@@ -110,14 +110,13 @@ def decide_leg(
     if not _target_failed(observed):
         return judged(decision)
     others = [other for other in _cases_around(case.directory) if other.id != case.id]
-    names: tuple[str, ...] = ()
-    if decision.verdict is Verdict.INCONCLUSIVE:
-        names = cases_that_document(others, target.versions, observed)
-    if names:
+    if decision.verdict is Verdict.INCONCLUSIVE and (
+        names := cases_that_document(others, target.versions, observed)
+    ):
         decision = name_others(decision, observed, names)
     unrelated = [other for other in others if not case.may_share_failure_with(other)]
     same_as = same_failures(observed, unrelated, recorded_versions(target.versions, case))
-    if same_as and not names:
+    if same_as:
         reason = f"same traceback or text as {', '.join(same_as)}: {decision.reason}"
         decision = dataclasses.replace(decision, reason=reason)
     return judged(decision, same_as)

@@ -19,9 +19,12 @@ def differs(pattern: str, **parts: str) -> str:
 
 
 def test_the_nearest_line_says_what_differs() -> None:
-    words = differs(r"Request \S+ holds \d+ decoder inputs")
-    assert words.startswith("the nearest is log, line 2: 'ERROR scheduler.py:12] Request req-3 ")
-    assert "goes on with 'encoder inputs, but the cache has 4' instead of 'decoder inputs'" in words
+    assert differs(r"Request \S+ holds \d+ decoder inputs") == (
+        "in log, line 2, 'Request req-3 holds 7 ' goes on with 'encoder inputs, but the cache has 4' "
+        "instead of 'decoder inputs'"
+    )
+    words = differs("its request holds 7 encoder inputs")
+    assert words == f"the nearest is log, line 2: {LOG.splitlines()[1][:60]!r}"
 
 
 @pytest.mark.parametrize("pattern", ["holds 8 encoder inputs", "but the cache has 5"])
