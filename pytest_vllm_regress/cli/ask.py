@@ -41,8 +41,8 @@ def ask(
     With --probe, a function of a file is called in the environment. Otherwise a server is started
     there, and the command after -- is run: {url}, {key} and {model} in its arguments are replaced;
     VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY are set. The server
-    ends with the command; a shell, -- bash, keeps it for several requests. After a status 500 the
-    server's log is shown.
+    ends with the command; a shell, -- bash, keeps it for several requests. After a status 500, or
+    an engine's end, the server's log is shown.
 
     Examples: ask --env vllm-0.8.5 --probe probe.py:count n=8; ask --env vllm-0.8.5 --set tp=2 --
     sh -c 'curl -H "Authorization: Bearer $OPENAI_API_KEY" $OPENAI_BASE_URL/models'
@@ -101,7 +101,8 @@ def _served(
     status = run_client(server, command)
     if show_log:
         print_log(server.child.logs.from_start())
-    elif _SERVER_ERROR.search(log := server.log()):
-        warn("the server answered with an error; since its start it logged (--show-log: all of it)")
-        print_log(log)
+    elif (dead := server.child.engine_is_dead) or _SERVER_ERROR.search(server.log()):
+        what = "its engine has ended" if dead else "the server answered with an error"
+        warn(f"{what}; since it was ready it logged (--show-log: also before)")
+        print_log(server.log())
     return status

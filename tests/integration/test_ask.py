@@ -30,7 +30,9 @@ SERVER = SimpleNamespace(
     api_key="k1",
     model="m",
     log=lambda: "",
-    child=SimpleNamespace(logs=SimpleNamespace(from_start=lambda: f"{START}\n{SINCE}")),
+    child=SimpleNamespace(
+        logs=SimpleNamespace(from_start=lambda: f"{START}\n{SINCE}"), engine_is_dead=False
+    ),
 )
 SAY = "import json, os, sys; print(json.dumps([sys.argv[1:], {n: v for n, v in os.environ.items() if n[:6] in ('VLLM_R', 'OPENAI')}]))"
 
@@ -162,11 +164,12 @@ def test_bad_input_ends_with_2(
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize(
-    ("option", "logged", "shown"),
+    ("option", "logged", "dead", "shown"),
     [
-        (["--show-log"], "", f"{START}\n{SINCE}\n"),
-        ([], SINCE, f"{SINCE}\n"),
-        ([], '"GET /health HTTP/1.1" 200 OK', ""),
+        (["--show-log"], "", False, f"{START}\n{SINCE}\n"),
+        ([], SINCE, False, f"{SINCE}\n"),
+        ([], "slot 500 is free", True, "slot 500 is free\n"),
+        ([], "slot 500 is free", False, ""),
     ],
 )
 def test_the_log_is_shown_as_it_is_when_asked_for_and_after_a_server_error(
@@ -175,9 +178,11 @@ def test_the_log_is_shown_as_it_is_when_asked_for_and_after_a_server_error(
     capfd: pytest.CaptureFixture[str],
     option: list[str],
     logged: str,
+    dead: bool,
     shown: str,
 ) -> None:
     monkeypatch.setattr(SERVER, "log", lambda: logged)
+    monkeypatch.setattr(SERVER.child, "engine_is_dead", dead)
     assert cli.main(["ask", "--env", str(affected_target), *option, "--", "true"]) == 0
     printed = capfd.readouterr().err
     assert printed.endswith(shown) and ("500" in printed) is bool(shown)
