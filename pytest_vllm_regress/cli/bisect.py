@@ -118,7 +118,8 @@ def bisect(
         try:
             report = search(request, CandidateRunner(run, ahead, show, repeat, runs, rates))
         finally:  # `show` and `judge` read what was run
-            save_results(RunResult(tuple(results)), None, writable_root() / "results", show)
+            if results:
+                save_results(RunResult(tuple(results)), None, writable_root() / "results", show)
     if format == "json":
         print_json(report.to_json())
     else:

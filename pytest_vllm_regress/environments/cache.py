@@ -388,7 +388,10 @@ class EnvironmentCache:
             progress(
                 f"more than {self._limit / GIB:.0f} GiB in {self.root.parent}: emptying uv's cache there"
             )
-            uv.empty_cache()
+            try:
+                uv.empty_cache()
+            except BuildError as error:  # the environment is built all the same
+                progress(str(error))
             (self.root / _TOTAL).unlink(missing_ok=True)
         for environment in environments:
             if self.total_size() <= self._limit:
