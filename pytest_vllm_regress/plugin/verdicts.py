@@ -23,6 +23,7 @@ from ..cases.proofs.proof import FILE as PROOF
 from ..cases.proofs.proof import recorded_versions
 from ..cases.results import TestResult
 from ..cases.verdict import (
+    START_PHASES,
     Decision,
     Verdict,
     cases_that_document,
@@ -168,10 +169,14 @@ def observe(leg: Leg) -> Observation:
 
 
 def _death_first(leg: Leg, seen: Observation) -> Observation:
-    """Return the observation as that of an engine's death where the log says so, whatever the test
-    asserted first: the engine may end only later. A failure that the case documents stays itself."""
+    """Return the observation as that of an engine's death where the log says so or a process is
+    gone, whatever failed first: the engine may end only later. A failure that the case documents
+    stays itself."""
     said = "\n".join(seen.parts.get(part, "") for part in (Part.LOG, Part.EXCEPTION, Part.ANSWER))
-    if seen.kind not in (Kind.WRONG_RESULT, Kind.EXCEPTION) or not _DEATH.search(said):
+    is_of_running = seen.phase not in (*START_PHASES, TEST)
+    if seen.kind not in (Kind.WRONG_RESULT, Kind.EXCEPTION) or not is_of_running:
+        return seen
+    if not (leg.dead or _DEATH.search(said)):
         return seen
     with contextlib.suppress(PatternError):  # the verdict says so
         if leg.symptom is not None and leg.symptom.is_shown_by(seen):

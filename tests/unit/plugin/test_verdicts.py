@@ -148,6 +148,19 @@ def test_a_death_that_the_log_tells_comes_before_what_was_asserted(text: str, ki
     assert verdicts.observe(leg).kind is Kind.WRONG_RESULT
 
 
+@pytest.mark.parametrize(
+    ("phase", "kind"), [("request", Kind.ENGINE_DEATH), ("start", Kind.EXCEPTION)]
+)
+def test_an_exception_of_an_engine_that_has_ended_since_is_its_death(
+    phase: str, kind: Kind
+) -> None:
+    error = RemoteError("it raised", phase=phase, parts={Part.EXCEPTION: Masked("it raised")})
+    assert verdicts.observe(Leg(error=error, dead=True, phase=phase)).kind is kind
+    assert verdicts.observe(Leg(error=error, phase=phase)).kind is Kind.EXCEPTION
+    symptom = Symptom((Kind.EXCEPTION,), (phase,), "it raised")
+    assert verdicts.observe(Leg(error=error, dead=True, symptom=symptom)).kind is Kind.EXCEPTION
+
+
 @pytest.mark.parametrize("error", [None, WRONG])
 def test_what_is_not_found_in_a_shortened_log_proves_nothing(error: Exception | None) -> None:
     observation = verdicts.observe(Leg(replies=1, error=error, missed_log=True))
