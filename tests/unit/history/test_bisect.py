@@ -3,6 +3,7 @@ and the answer."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from packaging.version import Version
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.rates import Rate
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import releases
@@ -226,6 +228,11 @@ def test_a_candidate_runs_as_often_as_the_measured_rate_needs(case: Case, tmp_pa
     assert entries["0.9"].runs == 7
     (fix,) = ReleaseAnswer.of(case, "vllm", names, entries, Direction.FIX).changes
     assert (fix.low, fix.high) == (4, 5)
+    # As often as earlier runs of this machine tell.
+    told, results = (Rate(case.id, "env-0.3", 1, 2),), open_results(["demo"], tmp_path / "told")
+    runner = CandidateRunner(StandIn({}).run, None, lambda line: None, rates=told)
+    CandidateSearch(dataclasses.replace(plan, candidates=names[:1]), results, runner).run()
+    assert results.entries["0.3"].runs == 7
     # The oldest had passed twice before the newest told the rate.
     entries = search_in(dict.fromkeys(names[5:], Verdict.REGRESSED), "break.jsonl")
     assert (entries["0.3"].state, entries["0.3"].runs) == (CandidateState.GOOD, 7)

@@ -177,6 +177,9 @@ def test_answers_can_be_written_as_json(book: ScriptBook) -> None:
     assert "Paris" in texts(book, book.take(asking("a")))[0]
     assert book.take(asking("a")) is None
     book.clear()
+    book.add(answers_from([{"value": {"n": 1}}]))
+    assert texts(book, book.take(asking("a"))) == ['{"n":1}']
+    book.clear()
     book.add(answers_from({"turns": {"Rome": ["25"]}}))
     book.add(answers_from({"template": "$turn: $text, $other"}))
     assert texts(book, book.take(asking("Rome"))) == ["25"]
