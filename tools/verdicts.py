@@ -76,9 +76,16 @@ DISAGREEMENTS = {
 
 
 ON_GPU = {
-    "0.22.1": ("lmfe-124", "vllm-17173", "vllm-24948", "vllm-34449", "vllm-43920", "vllm-48098")
-    + ("vllm-51629",),
-    "0.20.2": ("vllm-42794", "vllm-45592", "vllm-49135"),
+    "0.22.1": [
+        "lmfe-124",
+        "vllm-17173",
+        "vllm-24948",
+        "vllm-34449",
+        "vllm-43920",
+        "vllm-48098",
+        "vllm-51629",
+    ],
+    "0.20.2": ["vllm-42794", "vllm-45592", "vllm-49135"],
 }
 """The cases by release that were seen on a GPU, each with the verdict of sim (see devices.md)."""
 

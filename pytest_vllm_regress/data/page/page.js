@@ -113,6 +113,7 @@ const setUpTable = (table, filters) => {
     byId("filter-result").textContent = pair
       ? `${heads[0]} to ${heads[1]}: ${Object.entries(counts).map(([name, count]) => `${name} ${count}`).join(", ")}`
       : visible < rows.length ? `${visible} of ${rows.length} cases` : "";
+    if (release) remember();
   };
 
   // The verdicts of one device: the marks that have none are hidden. Thousands of cells: nothing is
@@ -138,10 +139,12 @@ const setUpTable = (table, filters) => {
     apply();
   };
   // Bodies of the table with headings, one for each severity or family.
+  let grouped = "severity";
   const showGroups = () => {
+    grouped = group.value;
     const bodies = new Map();
-    const key = (row) => row.dataset[group.value];
-    const ordered = group.value === "severity" ? bySeverity : [...bySeverity].sort((a, b) => key(a.row).localeCompare(key(b.row)));
+    const key = (row) => row.dataset[grouped];
+    const ordered = grouped === "severity" ? bySeverity : [...bySeverity].sort((a, b) => key(a.row).localeCompare(key(b.row)));
     const heading = table.querySelector(".group");
     for (const { row } of ordered) {
       const name = key(row);
@@ -159,6 +162,28 @@ const setUpTable = (table, filters) => {
     rows.splice(0, rows.length, ...ordered);
     apply();
   };
+  // The address names what is chosen, so that a view can be sent to somebody. Selects by their
+  // words: numbers of columns change with each release.
+  const view = { text: fields[0], family: fields[1], severity: fields[2], verdict: fields[3], before: compared[0], after: compared[1], device: devices, group, release, newest };
+  const remember = () => {
+    const chosen = Object.entries(view).map(([name, field]) => [name,
+      field.matches("select") ? field.selectedIndex && field.selectedOptions[0].text : field.type === "checkbox" ? field.checked : field.value.trim()]);
+    const named = new URLSearchParams(chosen.filter(([, value]) => value));
+    history.replaceState(null, "", named.size ? `#${named}` : location.pathname + location.search);
+  };
+  const recall = () => {
+    const named = new URLSearchParams(location.hash.slice(1));
+    for (const [name, field] of Object.entries(view)) {
+      const value = named.get(name) || "";
+      if (field.matches("select")) field.selectedIndex = Math.max(0, [...field.options].findIndex((option) => option.text === value));
+      else if (field.type === "checkbox") field.checked = !!value;
+      else field.value = value;
+    }
+    showOrder();
+    if (group.value !== grouped) showGroups();
+    showDevice();
+  };
+  const showOrder = () => { table.classList.toggle("newest", newest.checked); showEnd(); };
   const every = [...fields, ...compared].filter(Boolean);
   every.forEach((field) => field.addEventListener(field.matches("select") ? "change" : "input", apply));
   byId("filter-reset").addEventListener("click", () => {
@@ -169,9 +194,10 @@ const setUpTable = (table, filters) => {
     release.addEventListener("change", apply);
     devices.addEventListener("change", showDevice);
     group.addEventListener("change", showGroups);
-    newest.addEventListener("change", () => { table.classList.toggle("newest", newest.checked); showEnd(); });
+    newest.addEventListener("change", () => { showOrder(); remember(); });
     NARROW.addEventListener("change", apply);
-    apply();
+    addEventListener("hashchange", recall);
+    recall();
     requestIdleCallback(() => rows.forEach(({ cells }) => cells.slice(1).forEach(marks))); // the first filter need not wait for it
   }
   filters.hidden = false;
@@ -239,6 +265,13 @@ const setUpTable = (table, filters) => {
   if (frame.classList.contains("dense")) showEnd();
   all(".keys", table).forEach((element) => { element.hidden = false; });
 };
+// The page of a release that the reader chooses.
+const yours = byId("yours");
+if (yours) {
+  const field = yours.querySelector("select");
+  addEventListener("pageshow", () => { field.value = ""; yours.hidden = false; });
+  field.addEventListener("change", () => { if (field.value) location.href = field.value; });
+}
 all(".chart").forEach((chart) => { chart.scrollLeft = chart.scrollWidth; }); // the newest releases
 const filters = document.querySelector(".filters");
 // After the first paint, which a large table would delay.

@@ -213,6 +213,33 @@ def test_the_newest_release_comes_first_if_asked(
     assert ".html#vllm-0.33.0." in active(browser)
 
 
+def test_the_address_has_what_is_chosen(shown: Show, site: Mapping[str, str | bytes]) -> None:
+    browser = shown(site)
+    choose(browser, "group", "family")
+    choose(browser, "device", "cpu")
+    choose(browser, "compare-before", "0.18.0")
+    choose(browser, "compare-after", "0.20.0")
+    browser.find_element(By.ID, "filter-text").send_keys("the")
+    rows, chosen = visible_rows(browser), browser.current_url
+    assert chosen.endswith("#text=the&before=0.18.0&after=0.20.0&device=cpu&group=family")
+    assert 0 < len(rows) < len(CASES)
+    browser.get("about:blank")
+    browser.get(chosen)
+    WebDriverWait(browser, 10).until(lambda _: visible_rows(browser) == rows)
+    assert heads(browser) == ["Case", "0.18.0", "0.20.0"]
+    choose(browser, "group", "severity")
+    browser.find_element(By.ID, "filter-reset").click()
+    assert browser.current_url == chosen.partition("#")[0]
+
+
+def test_a_reader_goes_to_the_page_of_a_release(
+    shown: Show, site: Mapping[str, str | bytes]
+) -> None:
+    browser = shown(site)
+    Select(browser.find_element(By.CSS_SELECTOR, "#yours select")).select_by_visible_text("0.8.4")
+    WebDriverWait(browser, 10).until(lambda _: browser.title.startswith("vLLM 0.8.4: "))
+
+
 def test_a_phone_shows_one_release_in_words(shown: Show, site: Mapping[str, str | bytes]) -> None:
     browser = shown(site, width=375)
     assert heads(browser) == ["Case", "0.33.0"]
