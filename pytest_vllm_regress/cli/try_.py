@@ -42,9 +42,10 @@ def try_(
     for the next time. Cases that have to do with the changed files are run first. Of the others
     those that fail on the base are listed and not run, because they cannot break; cases that are
     named are run in any case. --upstream also runs vLLM's own tests of the changed modules on both
-    sides, as far as the simulated device can. Arguments after -- go to pytest. Exit codes: 0 the patch breaks
-    nothing; 1 it breaks something; 2 usage; 3 an environment could not be built; 130 interrupted
-    (repeat the command to resume).
+    sides, as far as the simulated device can. Arguments after -- go to pytest.
+
+    Exit codes: 0 the patch breaks nothing; 1 it breaks something; 2 usage; 3 an environment could
+    not be built; 130 interrupted (repeat the command to resume).
     """
     show = speaker(format)
     cases = command.select(case_ids)
