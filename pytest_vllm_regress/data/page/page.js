@@ -108,6 +108,7 @@ const setUpTable = (table, filters) => {
       visible += kept;
       if (kept && effect) counts[effect] += 1;
     }
+    if (group) arrange();
     for (const body of table.tBodies) body.hidden = !body.querySelector("tr:not(.group, [hidden])");
     const heads = columns.map((column) => head[column].textContent);
     byId("filter-result").textContent = pair
@@ -138,29 +139,34 @@ const setUpTable = (table, filters) => {
     }
     apply();
   };
-  // Bodies of the table with headings, one for each severity or family.
-  let grouped = "severity";
-  const showGroups = () => {
-    grouped = group.value;
+  // Bodies of the table with headings: one for each severity or family, or for each effect while two
+  // columns are compared, what breaks first.
+  const EFFECTS = ["breaks", "leaves", "fixes", ""];
+  let arranged = "severity";
+  const arrange = () => {
+    const by = columns.length > 1 ? "change" : group.value;
+    const key = ({ row }) => row.dataset[by] || "";
+    const now = by === "change" ? by + bySeverity.map(key) : by;
+    if (now === arranged) return;
+    arranged = now;
+    const rank = by === "change" ? (entry) => EFFECTS.indexOf(key(entry)) : () => 0;
+    const ordered = [...bySeverity].sort((a, b) => rank(a) - rank(b) || (by === "family" ? key(a).localeCompare(key(b)) : 0));
     const bodies = new Map();
-    const key = (row) => row.dataset[grouped];
-    const ordered = grouped === "severity" ? bySeverity : [...bySeverity].sort((a, b) => key(a.row).localeCompare(key(b.row)));
     const heading = table.querySelector(".group");
-    for (const { row } of ordered) {
-      const name = key(row);
+    for (const entry of ordered) {
+      const name = key(entry);
       if (!bodies.has(name)) {
         const body = document.createElement("tbody");
         const title = body.appendChild(heading.cloneNode(true)).querySelector(".stay");
         title.firstChild.data = `${name} `;
         bodies.set(name, body);
       }
-      bodies.get(name).append(row);
+      bodies.get(name).append(entry.row);
     }
     for (const body of bodies.values()) body.querySelector("small").textContent = body.rows.length - 1;
     all("tbody", table).forEach((body) => body.remove());
     table.append(...bodies.values());
     rows.splice(0, rows.length, ...ordered);
-    apply();
   };
   // The address names what is chosen, so that a view can be sent to somebody. Selects by their
   // words: numbers of columns change with each release.
@@ -180,7 +186,6 @@ const setUpTable = (table, filters) => {
       else field.value = value;
     }
     showOrder();
-    if (group.value !== grouped) showGroups();
     showDevice();
   };
   const showOrder = () => { table.classList.toggle("newest", newest.checked); showEnd(); };
@@ -193,7 +198,7 @@ const setUpTable = (table, filters) => {
   if (release) {
     release.addEventListener("change", apply);
     devices.addEventListener("change", showDevice);
-    group.addEventListener("change", showGroups);
+    group.addEventListener("change", apply);
     newest.addEventListener("change", () => { showOrder(); remember(); });
     NARROW.addEventListener("change", apply);
     addEventListener("hashchange", recall);

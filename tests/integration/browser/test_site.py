@@ -284,11 +284,14 @@ def test_two_columns_are_compared(shown: Show, site: Mapping[str, str | bytes]) 
     for name, ids in effects.items():
         script = f"return [...document.querySelectorAll('tr[data-change={name}]:not([hidden]) th a')].map((a) => a.textContent)"
         assert set(browser.execute_script(script)) == ids
+    counted = {name: len(ids) for name, ids in effects.items()}
+    assert list(groups(browser).items()) == list(counted.items())  # what breaks comes first
     assert heads(browser) == ["Case", "0.8.4", "0.13.0"]
     (frame,) = boxes(browser, "#table")
     assert max(box["right"] for box in boxes(browser, "#table thead th.on")) <= frame["right"]
     browser.find_element(By.ID, "filter-reset").click()
     assert len(visible_rows(browser)) == len(CASES)
+    assert [*groups(browser)] == [grade.value for grade in Severity]
 
 
 def test_the_keyboard_moves_between_verdicts_and_opens_one(
