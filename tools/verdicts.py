@@ -8,12 +8,14 @@ Impostors come from each case's evidence.json; mutations are run again.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from packaging.version import Version
@@ -30,6 +32,7 @@ from tools.attempts import read_attempts, total
 ROOT = Path(__file__).parents[1]
 CASES = load_all_cases(ROOT / "cases")
 TABLE = read_table(CASES)
+GPU_LEDGER = ROOT / "docs" / "records" / "gpu" / "ledger.jsonl"
 
 
 def matrix_rows(package: str, device: str) -> Iterator[str]:
@@ -75,21 +78,6 @@ DISAGREEMENTS = {
 """Why the devices disagree about a case."""
 
 
-ON_GPU = {
-    "0.22.1": [
-        "lmfe-124",
-        "vllm-17173",
-        "vllm-24948",
-        "vllm-34449",
-        "vllm-43920",
-        "vllm-48098",
-        "vllm-51629",
-    ],
-    "0.20.2": ["vllm-42794", "vllm-45592", "vllm-49135"],
-}
-"""The cases by release that were seen on a GPU, each with the verdict of sim (see devices.md)."""
-
-
 @dataclass
 class Agreement:
     """How often two devices show a failure, how often neither does, and where they differ."""
@@ -106,6 +94,7 @@ class Agreement:
 def agreements() -> dict[tuple[str, str], Agreement]:
     """Return what each pair of devices shows of a case in the same release."""
     on_cpu, on_gpu = Agreement(), Agreement()
+    seen_on_gpu = shown_on_gpu()
     for case in CASES:
         shown = {
             (entry.device, release_of(entry.environment)): entry.shown
@@ -117,9 +106,26 @@ def agreements() -> dict[tuple[str, str], Agreement]:
                 continue
             if (cpu := shown.get(("cpu", release))) is not None:
                 _count(on_cpu, case.id, on_sim, cpu)
-            if case.id in ON_GPU.get(release, ()):
-                _count(on_gpu, case.id, on_sim, on_sim)
+            if (gpu := seen_on_gpu.get((release, case.id))) is not None:
+                _count(on_gpu, case.id, on_sim, gpu)
     return {("sim", "CPU"): on_cpu, ("sim", "GPU"): on_gpu}
+
+
+def shown_on_gpu() -> dict[tuple[str, str], bool]:
+    """Return whether a release showed a case on a GPU, by both; without those of which a test was
+    INCONCLUSIVE, or showed a failure that should not be there: such a run says nothing of the device.
+    """
+    outcomes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for line in GPU_LEDGER.read_text(encoding="utf-8").splitlines()[1:]:
+        for name, entry in json.loads(line).items():
+            if test := re.match(r"cases/([^/]+)/.* \| vllm (\S+) \| ", name):
+                outcomes[test[2], test[1]].add(entry["outcome"])
+    clear = {key: seen - {"NOT_APPLICABLE"} for key, seen in outcomes.items()}
+    return {
+        key: "REPRODUCED" in seen
+        for key, seen in sorted(clear.items())
+        if seen and seen <= {"REPRODUCED", "FIXED"}
+    }
 
 
 def _count(agreement: Agreement, case_id: str, first: bool, second: bool) -> None:
@@ -150,6 +156,12 @@ def agreement_rows() -> Iterator[str]:
     differing = Counter(case for found in agreements().values() for case in found.differ)
     for case_id, times in differing.items():
         yield f"{case_id} differs in {times} of them: {DISAGREEMENTS[case_id]}."
+    yield ""
+    by_release = groupby(shown_on_gpu(), key=lambda cell: cell[0])
+    seen = "; ".join(
+        f"{name}: {', '.join(case for _, case in cells)}" for name, cells in by_release
+    )
+    yield f"Seen on a GPU, by release: {seen}."
 
 
 def attempt_rows() -> Iterator[str]:
