@@ -250,10 +250,10 @@ def test_what_the_pages_say_of_gpus_has_records() -> None:
     assert all(run.gpu for run in on_gpus)
     ledger = (records / "gpu" / "ledger.jsonl").read_text().splitlines()[1:]
     outcomes = {
-        (step[1], entry["outcome"])
+        (named[1], entry["outcome"])
         for line in ledger
         for name, entry in json.loads(line).items()
-        if (step := re.match(r"step (\S+) \|", name))
+        if (named := re.match(r"step (\S+) \|", name))
     }
     page = (ROOT / "docs" / "reference" / "devices.md").read_text()
     for words, step in (
