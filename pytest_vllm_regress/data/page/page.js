@@ -170,17 +170,18 @@ const setUpTable = (table, filters) => {
   };
   // The address names what is chosen, so that a view can be sent to somebody. Selects by their
   // words: numbers of columns change with each release.
-  const view = { text: fields[0], family: fields[1], severity: fields[2], verdict: fields[3], before: compared[0], after: compared[1], device: devices, group, release, newest };
+  const named = { text: fields[0], family: fields[1], severity: fields[2], verdict: fields[3], before: compared[0], after: compared[1], device: devices, group, release, newest };
+  const view = Object.entries(named).filter(([, field]) => field);
   const remember = () => {
-    const chosen = Object.entries(view).map(([name, field]) => [name,
+    const chosen = view.map(([name, field]) => [name,
       field.matches("select") ? field.selectedIndex && field.selectedOptions[0].text : field.type === "checkbox" ? field.checked : field.value.trim()]);
-    const named = new URLSearchParams(chosen.filter(([, value]) => value));
-    history.replaceState(null, "", named.size ? `#${named}` : location.pathname + location.search);
+    const query = new URLSearchParams(chosen.filter(([, value]) => value));
+    history.replaceState(null, "", query.size ? `#${query}` : location.pathname + location.search);
   };
   const recall = () => {
-    const named = new URLSearchParams(location.hash.slice(1));
-    for (const [name, field] of Object.entries(view)) {
-      const value = named.get(name) || "";
+    const query = new URLSearchParams(location.hash.slice(1));
+    for (const [name, field] of view) {
+      const value = query.get(name) || "";
       if (field.matches("select")) field.selectedIndex = Math.max(0, [...field.options].findIndex((option) => option.text === value));
       else if (field.type === "checkbox") field.checked = !!value;
       else field.value = value;
@@ -201,7 +202,7 @@ const setUpTable = (table, filters) => {
     group.addEventListener("change", apply);
     newest.addEventListener("change", () => { showOrder(); remember(); });
     NARROW.addEventListener("change", apply);
-    addEventListener("hashchange", recall);
+    addEventListener("hashchange", () => { if (location.hash.includes("=")) recall(); }); // not #main
     recall();
     requestIdleCallback(() => rows.forEach(({ cells }) => cells.slice(1).forEach(marks))); // the first filter need not wait for it
   }
