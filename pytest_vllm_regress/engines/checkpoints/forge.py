@@ -95,7 +95,7 @@ def ensure_checkpoint(kind: str, root: Path, *, head: int = 32, positions: int =
     so a changed forge never uses an old checkpoint. A change of weight values alone needs a new
     ``_RECIPE``. Several processes may call this at once.
     ``head`` (32 or 64) is the width of an attention head, ``positions`` the length of the longest
-    text. Writing one takes about 2 MB and 0.1 s.
+    text. Writing one takes about 2 MB and 0.2 s.
 
     Raises ``UsageError`` for an unknown kind, or a folder that cannot be written.
     """

@@ -1,6 +1,7 @@
 """The generator PCG64, seeded as numpy seeds it, for the weights of checkpoints.
 
-Why not numpy? It is a third of an installation, and a checkpoint needs some 100,000 numbers, once.
+Why not numpy? It would be a third of an installation, and a checkpoint needs some 400,000 numbers,
+once.
 Equal seeds give the bits of ``numpy.random.PCG64(seed).random_raw``, so that checkpoints are the
 same as ever. Sources: O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good
 Algorithms for Random Number Generation" (2014), and the documentation of numpy's ``SeedSequence``.
