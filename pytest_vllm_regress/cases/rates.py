@@ -60,8 +60,8 @@ def unsteady(results: Iterable[TestResult]) -> tuple[Rate, ...]:
 
 
 def recent_results(cases: Sequence[Case]) -> list[TestResult]:
-    """Return what the last runs of ``run``, ``validate`` and ``matrix`` on this machine gave for the
-    present code of these cases, the oldest first."""
+    """Return what the last runs on this machine, of any command, gave for the present code of these
+    cases, the oldest first."""
     by_id = {case.id: case for case in cases}
     results: list[TestResult] = []
     for file in sorted((cache_root() / "results").glob("*.json")):

@@ -115,6 +115,8 @@ def decide_leg(
         names := cases_that_document(others, target.versions, observed)
     ):
         decision = name_others(decision, observed, names)
+    if decision.verdict is Verdict.NOT_APPLICABLE:  # that names the other case
+        return judged(decision)
     unrelated = [other for other in others if not case.may_share_failure_with(other)]
     same_as = same_failures(observed, unrelated, recorded_versions(target.versions, case))
     if same_as:

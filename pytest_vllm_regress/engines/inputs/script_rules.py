@@ -231,10 +231,11 @@ def _listed(answers: Any) -> list[Answer]:
 def answers_from(value: object) -> Answers:
     """Return the answers that a JSON document describes. Raises ``UsageError``.
 
-    A text; ``{"value": ...}`` for a JSON value under a schema; ``{"text": ..., "tool_calls": [{"name": ..., "arguments": {...}}]}``; ``{"template":
-    "You said $text"}`` for every request, with $text, $conversation, $turn and $path of the
-    request; null; a list for several requests, in which a list stands for several choices; or
-    ``{"turns": {TEXT: list}}`` for the turns of conversations that contain a text.
+    A text; ``{"value": ...}`` for a JSON value under a schema; ``{"text": ..., "tool_calls":
+    [{"name": ..., "arguments": {...}}]}``; ``{"template": "You said $text"}`` for every request,
+    with $text, $conversation, $turn and $path of the request; null; a list for several requests, in
+    which a list stands for several choices; or ``{"turns": {TEXT: list}}`` for the turns of
+    conversations that contain a text.
     """
     if isinstance(value, list):
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -210,6 +211,22 @@ def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeIte
     result = getattr(rewritten, ATTRIBUTE)
     assert (result.device, result.environment, result.versions) == ("unknown", "old", {})
     assert result.command == "pytest 'test_demo.py::test_demo' --vllm-env='old'"
+
+
+@pytest.mark.parametrize(("phase", "same_as"), [("start", ()), ("request", ("other",))])
+def test_what_does_not_start_because_of_another_case_is_not_its_sibling(
+    make_item: MakeItem, tmp_path: Path, phase: str, same_as: tuple[str, ...]
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    upstream = ("https://example.org/2",)
+    kind = {"kind": "exception", "phase": phase, "pattern": "the wrong sampler"}
+    CaseFile("other", upstream=upstream, **kind).write(tmp_path / "cases")
+    item = make_item()
+    parts = {Part.EXCEPTION: Masked("ValueError: the wrong sampler")}
+    leg = judged(item, Leg(error=RemoteError("it raised", phase=phase, parts=parts)))
+    verdict = Verdict.NOT_APPLICABLE if phase == "start" else Verdict.INCONCLUSIVE
+    assert (leg.decision.verdict, leg.same_as) == (verdict, same_as)
+    assert leg.decision.reason.startswith("same traceback") is bool(same_as)
 
 
 @pytest.mark.parametrize(
