@@ -31,6 +31,7 @@ class Weights:
     b: float = 0.5
     about: float = 1.0
     settings: float = 0.5
+    prose: float = 0.3
     code: float = 0.4
     name: float = 0.4
     title: float = 1.5
@@ -223,6 +224,7 @@ class Ranker:
             (evidence.message, 1.0),
             (evidence.about, w.about),
             (evidence.settings, w.settings),
+            (evidence.prose, w.prose),
         ]
         for place, weight in self._weighted(evidence.places):
             texts.append((place.code, w.code * weight))

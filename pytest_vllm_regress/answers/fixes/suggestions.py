@@ -11,6 +11,7 @@ from .evidence import MAX_TEXT, Evidence, VllmCall
 from .index import Fix, FixIndex, fix_index
 from .installed_lines import InstalledSources
 from .ranking import RankedFix, Ranker
+from .reports import calls_in, prose_in
 
 MAX_SUGGESTED = 5
 LEAD, MIN_SCORE = 1.8, 36.0
@@ -77,11 +78,13 @@ def evidence_of(explanation: Explanation, about: str) -> Evidence | None:
     """Return what a log says about the cause of its failure; None without a call in vLLM.
 
     The calls are those of the first failure that passed through vLLM: the root cause, or one beside
-    it. The other exceptions of its chain stand farther out.
+    it. The other exceptions of its chain stand farther out. Without such a failure they are all that
+    the log names in any form.
     """
     root = explanation.failures.root
     if root is None:
         return None
+    settings, prose = " ".join(explanation.settings), prose_in(explanation.beginning)
     for failure in (root, *explanation.failures.others):
         innermost = failure.failure
         chain = [entry for entry in innermost.outermost_chain() if entry is not innermost]
@@ -93,8 +96,10 @@ def evidence_of(explanation: Explanation, about: str) -> Evidence | None:
         if places:
             texts = dict.fromkeys(entry.text for entry in (root.failure, innermost, *chain))
             message = "\n".join(texts)[:MAX_TEXT]
-            return Evidence(message, places, about, " ".join(explanation.settings))
-    return None
+            return Evidence(message, places, about, settings, prose)
+    places = calls_in(explanation.beginning)
+    text = root.failure.text[:MAX_TEXT]
+    return Evidence(text, places, about, settings, prose) if places else None
 
 
 def suggest(

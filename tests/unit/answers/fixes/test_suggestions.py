@@ -112,6 +112,30 @@ def test_a_failure_outside_vllm_has_the_calls_of_the_one_beside_it() -> None:
     assert read(outside) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "path", "function"),
+    [
+        ("/x/vllm/worker/run.py in go(self, x)\n--> 211   self.score()\n", "worker/run.py", "go"),
+        ("At:\n  /x/vllm/v1/core.py(58): run\n", "v1/core.py", "run"),
+        ("../vllm-fork/vllm/v1/core.py:558: AssertionError\n", "v1/core.py", ""),
+        ('File \\"/x/vllm/models/qwen.py\\",\n  line ~17, in embed\n', "models/qwen.py", "embed"),
+        ('ERROR   File "/x/vllm/models/qwen.py", l\nine 64, in load\n', "models/qwen.py", "load"),
+        ('File "/home/vllm/me/vllm/vllm/v1/core.py", line 4, in run\n', "v1/core.py", "run"),
+    ],
+)
+def test_calls_are_read_in_other_forms_than_python_s(text: str, path: str, function: str) -> None:
+    failure = read(f"{text}ValueError: no block is left\n")
+    assert failure is not None and failure.message.startswith("ValueError: no block")
+    assert (failure.places[-1].path, failure.places[-1].function) == (path, function)
+
+
+def test_prose_around_the_log_of_a_report_counts_and_other_lines_do_not() -> None:
+    report = f"It began with flashinfer.\n```\n{LOG}stray\n```\nINFO 01-02 03:04:05 [x.py:1] no\n"
+    failure = read(report)
+    assert failure is not None and failure.prose == "It began with flashinfer."
+    assert evidence().prose == ""
+
+
 def test_models_parsers_and_architectures_that_the_log_names_count(index: FixIndex) -> None:
     text = (
         "vllm serve Qwen/Qwen3-VL-8B --tool-call-parser hermes\n"
