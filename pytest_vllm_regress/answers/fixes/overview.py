@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .index import Fix, FixIndex
+from .index import Fix, FixIndex, is_module
 from .words import words
 
 SUBSYSTEMS = {
@@ -51,6 +51,8 @@ def subsystem(fix: Fix) -> str:
 
 
 def _subsystem_of(path: str) -> str:
+    if not is_module(path):
+        return "kernels" if path.startswith("csrc/") else "dependencies"
     folders = set(path.split("/")[:-1])
     return next((name for folder, name in SUBSYSTEMS.items() if folder in folders), "other")
 

@@ -41,6 +41,7 @@ class Weights:
     depth: float = 0.8
     fix: float = 1.2
     large: float = 0.4
+    difference: float = 0.6
     support: float = 1.2
     late: float = 0.85
     half_life: float = 90.0
@@ -198,7 +199,9 @@ class Ranker:
         w, fix = self._weights, self._fixes[at]
         days = max(0, (datetime.date.fromisoformat(fix.date) - start).days)
         late = 1 - w.late + w.late * math.exp2(-days / w.half_life)
-        if fix.is_titled_fix:
+        if not fix.number:
+            kind = w.difference
+        elif fix.is_titled_fix:
             kind = w.fix
         elif brings_support and _ADDS.search(fix.title):
             return late * w.support

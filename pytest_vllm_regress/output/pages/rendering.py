@@ -397,6 +397,7 @@ def _templates() -> Any:
         "base-uri 'none'; form-action 'none'",
         version=__version__,
         nav=(),
+        search="",
         images=False,
     )
     return environment

@@ -189,6 +189,20 @@ def test_a_line_of_the_traceback_that_a_change_removed_counts(index: FixIndex) -
     assert "removes a line" in suggestions[5].why
 
 
+def test_what_a_later_release_changed_is_suggested_without_a_number_and_never_as_likely(
+    index: FixIndex,
+) -> None:
+    changed = {"v1/core/pool.py": ["allocate"]}
+    terms = "block request still referenced ref_count valueerror"
+    index.differences.append(fix(0, "", changed, 2, terms=terms))
+    index.fixes = [entry for entry in index.fixes if entry.number != 2]
+    first = suggest(evidence(), "0.11.0", index)[0]
+    assert first.fix.number == 0 and not first.is_likely
+    assert first.text.startswith("changes in vllm/v1/core/pool.py (in 0.12.0; pull request not ")
+    assert "changes allocate" in first.text and first.to_json()["fix"] is None
+    assert suggest(evidence(), "0.12.0", index) == []
+
+
 def test_a_fix_that_was_taken_back_is_not_likely(index: FixIndex) -> None:
     index.fixes.append(fix(7, 'Revert "Free a block" (#2)', {"x.py": ["y"]}, 3))
     first = suggest(evidence(), "0.11.0", index)[0]
