@@ -22,7 +22,9 @@ from ...util.versions import version_of
 FILE = DATA / "fixes.zip"
 MEMBER = "fixes.json"
 NAME = re.compile(r"vllm#(\d{1,7})")
-_FIX = re.compile(r"(?i)\bfix|bug|revert|regression|crash|\bhang|deadlock|leak|correct|workaround")
+_FIX = re.compile(
+    r"(?i)\b(?:hot)?fix|\bbug|revert|regression|crash|\bhang|deadlock|leak|correct|workaround"
+)
 _REVERT = re.compile(r"^(?:\[[^\]]*\] *)*Revert ")
 _TITLED = re.compile(r"\(#(\d+)\)")
 
@@ -207,7 +209,8 @@ class FixIndex(msgspec.Struct):
 
     def reverted_by(self, fix: Fix) -> Fix | None:
         """Return the change that took a fix back."""
-        return next((other for other in self.fixes if fix.number in other.reverts), None)
+        reverts = (other for other in self.fixes if "Revert " in other.title)
+        return next((other for other in reverts if fix.number in other.reverts), None)
 
 
 @functools.cache

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 import functools
+import heapq
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
 from .evidence import Evidence, VllmCall
@@ -20,6 +21,7 @@ MEAN_LENGTH = 50
 MANY_FILES = 6
 """Files from which a change counts as large: it touches much and is seldom the fix."""
 TYPICAL_SCORE = 20.0
+MAX_RANKED = 20
 _ADDS = re.compile(r"(?i)\b(?:add|support|enable|implement|initial)")
 
 
@@ -84,8 +86,8 @@ class Ranker:
     def __init__(self, fixes: Sequence[Fix], weights: Weights | None = None) -> None:
         self._fixes, self._weights = fixes, weights or Weights()
 
-    def rank(self, evidence: Evidence, allowed: Collection[int], since: str) -> list[RankedFix]:
-        """Return the changes that speak of the failure, the best first.
+    def rank(self, evidence: Evidence, allowed: Set[int], since: str) -> list[RankedFix]:
+        """Return the ``MAX_RANKED`` changes that speak most of the failure, the best first.
 
         ``allowed``: positions of the changes that the reported version lacks; ``since``: the day of
         that version; later changes count a little less.
@@ -100,20 +102,22 @@ class Ranker:
         functions = self._add_places(evidence, scores)
         lines = self._add_lines(evidence, scores)
         start = datetime.date.fromisoformat(since)
-        ranked = []
-        for at, score in scores.items():
-            if at in allowed:
-                shared = told & (hits.titled.get(at, set()) | hits.having.get(at, set()))
-                by_weight = sorted(
-                    shared, key=lambda w: (-query[w] * self._rarity(hits.counts[w]), w)
-                )
-                brings_support = not models.isdisjoint(hits.titled.get(at, ()))
-                score *= self._factor(at, start, brings_support=brings_support)
-                changing = tuple(functions.get(at, ()))
-                ranked.append(
-                    RankedFix(self._fixes[at], score, changing, tuple(by_weight), at in lines)
-                )
-        return sorted(ranked, key=lambda entry: (-entry.score, entry.fix.number))
+        for at in scores:
+            brings_support = not models.isdisjoint(hits.titled.get(at, ()))
+            scores[at] *= self._factor(at, start, brings_support=brings_support)
+        best = heapq.nlargest(
+            MAX_RANKED,
+            scores.keys() & allowed,
+            key=lambda at: (scores[at], -self._fixes[at].number, -at),
+        )
+
+        def of(at: int) -> RankedFix:
+            shared = told & (hits.titled.get(at, set()) | hits.having.get(at, set()))
+            by_weight = sorted(shared, key=lambda w: (-query[w] * self._rarity(hits.counts[w]), w))
+            changing = tuple(functions.get(at, ()))
+            return RankedFix(self._fixes[at], scores[at], changing, tuple(by_weight), at in lines)
+
+        return list(map(of, best))
 
     def hits(self, query: Collection[str], allowed: Collection[int]) -> Hits:
         """Return which of the allowed changes have words of the query."""

@@ -236,11 +236,11 @@ const setUpTable = (table, filters) => {
   all(".keys", table).forEach((element) => { element.hidden = false; });
 };
 // The box in the navigation leads to the search page, which alone has the texts.
-const box = document.querySelector("form[role=search]");
+const box = byId("search");
 const search = (data) => {
   const kinds = [
     ["Cases", data.cases.map(([id, title, href]) => ({ text: `${id} ${title}`, name: id, rest: title, href }))],
-    ["Diagnoses", data.diagnoses.map(([title, why, step]) => ({ text: `${title} ${why}`, name: title, rest: `${why} ${step}` }))],
+    ["Diagnoses", data.diagnoses.map(([id, title, why, step]) => ({ text: `${id} ${title} ${why}`, name: title, rest: `${why} ${step}` }))],
     ["Fixes of vLLM, the newest first", data.fixes.map(([number, first, part, title]) => ({
       text: `vllm#${number} ${title} ${data.subsystems[part]}`, name: `#${number}`, href: `https://github.com/vllm-project/vllm/pull/${number}`,
       rest: `${title} (${data.releases[first] ? "in " + data.releases[first] : "in no release yet"}; ${data.subsystems[part]})`,
@@ -272,21 +272,22 @@ const search = (data) => {
     byId("results").replaceChildren(...parts);
     byId("found").textContent = words.length ? `${total} found` : "";
   };
-  const input = box.firstElementChild;
-  input.value = decodeURIComponent(location.hash.slice(1));
-  input.addEventListener("input", () => {
-    history.replaceState(null, "", `#${encodeURIComponent(input.value)}`);
+  box.addEventListener("input", () => {
+    history.replaceState(null, "", `#${encodeURIComponent(box.value)}`);
     show();
   });
-  addEventListener("hashchange", () => { input.value = decodeURIComponent(location.hash.slice(1)); show(); });
-  show();
-  input.focus();
+  const follow = () => {
+    box.value = decodeURIComponent(location.hash.slice(1));
+    show();
+  };
+  addEventListener("hashchange", follow);
+  follow();
+  box.focus();
 };
 if (box) {
   box.hidden = false;
-  box.addEventListener("submit", (event) => {
-    event.preventDefault();
-    location.href = `${box.dataset.page}#${encodeURIComponent(box.firstElementChild.value)}`;
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") location.href = `${box.dataset.page}#${encodeURIComponent(box.value)}`;
   });
   if (byId("searched")) search(JSON.parse(byId("searched").textContent));
 }

@@ -27,7 +27,9 @@ def search_index(cases: Sequence[Case], index: FixIndex) -> dict[str, Any]:
             room -= len(fix.title.encode()) + 20
     return {
         "cases": [(case.id, case.title, case_page(case.id)) for case in cases],
-        "diagnoses": [(entry.title, entry.why, entry.do[0]) for entry in diagnoses().values()],
+        "diagnoses": [
+            (name, entry.title, entry.why, entry.do[0]) for name, entry in diagnoses().items()
+        ],
         "releases": index.releases,
         "subsystems": list(subsystems),
         "fixes": fixes,

@@ -344,7 +344,7 @@ def test_the_search_page_has_the_texts_of_cases_diagnoses_and_fixes(site: dict[s
     number, first, part, title = searched["fixes"][0]
     fix = fix_index().find(f"vllm#{number}")
     assert (fix.title, fix.first, subsystem(fix)) == (title, first, searched["subsystems"][part])
-    assert all("id=\"searched\"" not in html for name, html in site.items() if name != "search.html")
+    assert all('id="searched"' not in html for name, html in site.items() if name != "search.html")
     assert 'data-page="../search.html"' in site["releases/0.8.4.html"]
 
 
@@ -357,5 +357,5 @@ def test_the_page_of_a_release_has_later_fixes_and_lists_those_of_the_next(
     page = site["releases/0.11.0.html"]
     assert f"{len(later)} changes titled as fixes came until {index.until_date}" in words(page)
     for fix in later:
-        assert (f"/pull/{fix.number}\"" in page) == (fix.first == number + 1)
+        assert (f'/pull/{fix.number}"' in page) == (fix.first == number + 1)
     assert 'id="later"' not in site[f"releases/{index.releases[-1]}.html"]
