@@ -40,7 +40,9 @@ def grown(
     differing = list(before.differences)
     previous: Mapping[str, bytes] = {}
     for name, files in releases:
-        if name not in names:
+        if name in names:
+            containment.begin_after(sources_of(files))
+        else:
             names.append(name)
             dates.append(containment.add(sources_of(files)) or (dates[-1] if dates else ""))
             if dates[-1] == until_date:

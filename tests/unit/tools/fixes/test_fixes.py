@@ -110,12 +110,15 @@ def test_a_change_picked_for_a_release_is_in_it_though_changes_before_it_are_not
     for number in (6, 8, 9):
         text = f"def more_{number}():\n    return 'a long text of {number}'\n"
         repository.commit(f"Change much (#{number})", {f"vllm/more_{number}.py": text})
-    more = "def last_in_the_file(value):\n    return value.with_many_letters\n"
+    # One of the lines stands in the file already.
+    more = "def last_in_the_file(self, number_of_blocks):\n    return self.with_many_letters\n"
+    more += "    self.count_of_blocks -= number_of_blocks\n"
     repository.commit("[Bugfix] Last (#7)", {"vllm/core/pool.py": PICKED + more})
     picked = ("0.8.1", release(engine=SECOND, pool=PICKED + more))
     index = build(repository, [*RELEASES, picked])
     assert index.first_release(index.find("vllm#7")) == "0.8.1"
     assert [index.first_release(index.find(f"vllm#{n}")) for n in (6, 8, 9)] == [None] * 3
+    assert build(repository, [RELEASES[-1], picked], build(repository)) == index
 
 
 def test_fixes_of_kernels_and_requirements_are_in_the_release_that_was_cut_after_them(
