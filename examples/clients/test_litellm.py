@@ -1,0 +1,41 @@
+import asyncio
+
+import litellm
+import pytest
+from scenario import CALL, HI, TOOLS
+
+
+@pytest.fixture(scope="module")
+def to(server):
+    to = {"model": f"hosted_vllm/{server.model}", "messages": HI}
+    return {**to, "api_base": server.base_url, "api_key": server.api_key}
+
+
+def test_a_refusal_is_retried(server, to):
+    server.script("Hello!")
+    server.fail(status=503)
+    answer = litellm.completion(**to, num_retries=1)
+    assert answer.choices[0].message.content == "Hello!"
+
+
+def test_a_stream(server, to):
+    server.script("Hello!")
+    chunks = litellm.completion(**to, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello!"
+
+
+def test_tools_in_a_stream(server, to):
+    server.script(CALL)
+    chunks = list(litellm.completion(**to, tools=TOOLS, stream=True))
+    (call,) = litellm.stream_chunk_builder(chunks).choices[0].message.tool_calls
+    assert call.function.arguments == '{"city": "Paris"}'
+
+
+def test_concurrent_requests(server, to):
+    server.script(["Hello!"] * 20)
+
+    async def ask_often():
+        return await asyncio.gather(*(litellm.acompletion(**to) for _ in range(20)))
+
+    answers = asyncio.run(ask_often())
+    assert {answer.choices[0].message.content for answer in answers} == {"Hello!"}
