@@ -20,8 +20,8 @@ def test_an_overload_is_retried(server, ask):
 
 def test_a_stream(server, ask):
     server.script("Hello!")
-    events = [event for event in ask(stream=True) if event.type == "content_block_delta"]
-    assert "".join(event.delta.text for event in events) == "Hello!"
+    deltas = [event.delta for event in ask(stream=True) if event.type == "content_block_delta"]
+    assert "".join(delta.text for delta in deltas) == "Hello!"
 
 
 def test_tools(server, ask):

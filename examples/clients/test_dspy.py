@@ -28,20 +28,16 @@ def test_another_format_is_tried(server):
 
 def test_a_stream(server):
     server.script(fields(answer="Paris"))
-    program = dspy.Predict("question -> answer")
-    listeners = [dspy.streaming.StreamListener("answer")]
+    program = dspy.streamify(dspy.Predict("question -> answer"))
 
     async def stream():
-        parts = dspy.streamify(program, stream_listeners=listeners)(question="Capital?")
-        return [part async for part in parts]
+        return [part async for part in program(question="Capital?")][-1]
 
-    assert asyncio.run(stream())[-1].answer == "Paris"
+    assert asyncio.run(stream()).answer == "Paris"
 
 
 def test_tools(server):
-    call = {"next_tool_name": "weather", "next_tool_args": '{"city": "Paris"}'}
-    end = {"next_tool_name": "finish", "next_tool_args": "{}"}
-    said = [fields(next_thought="I ask", **call), fields(next_thought="I know", **end)]
-    server.script([*said, fields(reasoning="It said so", answer="18 degrees")])
-    agent = dspy.ReAct("question -> answer", tools=[weather])
-    assert agent(question="Weather?").answer == "18 degrees"
+    call = fields(next_thought="", next_tool_name="weather", next_tool_args='{"city": "Paris"}')
+    end = fields(next_thought="", next_tool_name="finish", next_tool_args="{}")
+    server.script([call, end, fields(reasoning="It is.", answer="18")])
+    assert dspy.ReAct("question -> answer", [weather])(question="Weather?").answer == "18"

@@ -12,8 +12,8 @@ constrained = pytest.mark.vllm_requires(vllm=">=0.12")  # what outlines asks for
 
 @pytest.fixture(scope="module")
 def model(server):
-    client = openai.OpenAI(base_url=server.base_url, api_key=server.api_key)
-    return outlines.from_vllm(client, server.model)
+    to = {"base_url": server.base_url, "api_key": server.api_key}
+    return outlines.from_vllm(openai.OpenAI(**to), server.model)
 
 
 def test_an_answer(server, model):

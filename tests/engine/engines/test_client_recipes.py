@@ -17,8 +17,8 @@ from tests.helpers.environments import require_environment
 EXAMPLE = ROOT / "examples" / "clients"
 CLIENTS = 11
 TESTS = 45
-MAX_LINES = 280
-"""Of the whole suite, without blank lines and imports."""
+MAX_LINES = 260
+"""Of code in the whole suite, without imports and comments."""
 
 
 @pytest.fixture(scope="module")
@@ -67,5 +67,5 @@ def test_every_client_works(program: Path, tmp_path: Path, release: str, skipped
 
 def test_the_suite_is_short() -> None:
     lines = [line for path in EXAMPLE.glob("*.py") for line in path.read_text().splitlines()]
-    code = [line for line in lines if line and not line.startswith(("import ", "from "))]
+    code = [line for line in lines if line and not line.startswith(("import ", "from ", "#", '"'))]
     assert len(code) <= MAX_LINES
