@@ -3,7 +3,8 @@
     python benchmarks/load.py [ENVIRONMENT] [REQUESTS] [CONCURRENCY]
 
 Every second request is streamed. It prints the processor time of the command (the gateway) and of
-vLLM's processes, and how long requests took. The exit status is 1 if an answer is not its own.
+vLLM's processes, until the server is ready and for each request, and how long requests took. The
+exit status is 1 if an answer is not its own.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ def main() -> int:
     with serving(environment) as (process, ready):
         engine = process.children(recursive=True)
         before = processor_seconds([process]), processor_seconds(engine)
+        agent = max(processor_seconds([below]) for below in engine)  # it imports vLLM, and no more
+        print(f"until ready: processor time of the command {before[0]:.1f} s, ", end="")
+        print(f"of the import of vLLM {agent:.1f} s, of the server {before[1] - agent:.1f} s")
         begin = time.perf_counter()
         answers = asyncio.run(ask_all(ready, requests, concurrency))
         seconds = time.perf_counter() - begin
