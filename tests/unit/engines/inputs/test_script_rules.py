@@ -99,7 +99,7 @@ def test_spent_answers_are_an_error_of_the_test_and_of_the_request(book: ScriptB
 def test_only_a_repeated_request_is_told_of_turns(book: ScriptBook) -> None:
     book.add(["one"])
     book.take(asking("a"))
-    with pytest.raises(NoAnswer, match="no scripted answer is left$"):
+    with pytest.raises(NoAnswer, match=r"no scripted answer is left$"):
         book.take(asking("b"))
 
 
