@@ -1,24 +1,28 @@
 """Prove on a machine with a GPU that the harness works there: a ranked list of steps within
-``--minutes``, in one record.
+``--minutes``, in one ledger.
 
-    pip install . vllm==0.22.1                  # a virtual environment with torch 2.11.0 has what
-    this vLLM needs python benchmarks/gpu_first.py --env .venv/bin/python python
-    benchmarks/gpu_first.py --env vllm-0.8.5 --device sim --record rehearsal.json
+    pip install . vllm==0.26.0    # into an environment that has the torch which this vLLM needs
+    python benchmarks/gpu_first.py --env .venv/bin/python
+    python benchmarks/gpu_first.py --env vllm-0.8.5 --device sim --ledger rehearsal.jsonl
 
 ``--env`` is the environment under test. Everything runs on the first usable GPU or MIG device, and
 adapts to it: a driver or GPU that is too old for the environment ends the script before the first
 step, and the memory that steps hold is a part of what is free. ``--torch`` is an interpreter with a
 CUDA build of torch, which plays the other tenant of the GPU (default: that of the environment).
 
+The ledger (``gpu_ledger.py``) says what has been run on which vLLM and GPU. Each result is added as it
+comes, and only what is missing is run: an interrupted run goes on where it was. Cases and checks run
+in ``--jobs`` workers that share the GPU, those first that no GPU has run yet.
+
 ``STEPS`` is ranked: the first steps are necessary. Each has a share of the minutes, and time that a
 step leaves goes to the next one, so all of them together never take longer. The first start of an
 engine, which compiles kernels, is a step of its own; if it fails, the steps that need an engine are
-left out. Any other step that fails is recorded as failed, and the next one runs. The record is
-written after each step. Exit codes: 0 all necessary steps are done and none failed; 1 one failed,
-or a necessary one was left out or cut off; 2 usage, or this environment cannot run on this GPU.
+left out. Any other step that fails is recorded as failed, and the next one runs. Exit codes: 0 all
+necessary steps are done and none failed; 1 one failed, or a necessary one was left out or cut off; 2
+usage, or this environment cannot run on this GPU.
 
-Without a GPU the run is a rehearsal: the record says so in its first line, has ``rehearsed``
-instead of ``steps``, and is not written to docs/records.
+Without a GPU the run is a rehearsal: its ledger says so in the first line and is not one of
+docs/records.
 """
 
 from __future__ import annotations
@@ -28,7 +32,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import platform
 import re
 import select
 import signal
@@ -41,6 +44,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.engines.gpus import nvml
 from pytest_vllm_regress.engines.gpus.visible import ORDER, PCI, VISIBLE, usable
 from pytest_vllm_regress.engines.placement import Placement
@@ -52,21 +59,19 @@ from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.runner.executors import check_gpu_fits
 from pytest_vllm_regress.surveys.conformance import read_known, read_report, unexplained
 from pytest_vllm_regress.util.deadline import Deadline
-from pytest_vllm_regress.util.files import write_atomically
 from pytest_vllm_regress.util.paths import strip_machine_paths
+from pytest_vllm_regress.util.store import Store
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # a script has only its own folder
+
+from benchmarks import gpu_ledger  # noqa: E402
+
 RECORDS = ROOT / "docs" / "records"
-CASES = (
-    "lmfe-124",
-    "vllm-17173",
-    "vllm-21443",
-    "vllm-24948",
-    "vllm-45592",
-    "vllm-51629",
-    "vllm-55510",
-)
+LEDGER = RECORDS / "gpu" / "ledger.jsonl"
 ONE_GPU = ("test_offline.py", "test_structured.py", "test_serve.py")
+JOBS = 6
+"""Workers that share a GPU. With two engines each and room for their next ones they need 60 GiB."""
 MIB = 2**20
 ENGINE_MIB = 4608
 """What a tiny engine needs with its margin: 3.25 GiB, as the harness reserves, and what CUDA itself
@@ -101,6 +106,13 @@ QUICK = """
 def test_quick(vllm_engine):
     (result,) = vllm_engine.generate("Are you there?", {"max_tokens": 4, "temperature": 0})
     assert result["outputs"][0]["token_ids"]
+"""
+SAMPLED = """
+def test_sampled(vllm_engine):
+    parameters = {"max_tokens": 8, "temperature": 1, "top_p": 0.9, "top_k": 20, "ignore_eos": True}
+    (result,) = vllm_engine.generate("Are you there?", parameters)
+    assert len(result["outputs"][0]["token_ids"]) == 8
+    assert "Using FlashInfer for top-p & top-k sampling" in vllm_engine.child.log.read_text()
 """
 KILLED_CORE = """
 import threading, pytest
@@ -152,9 +164,11 @@ class Bench:
     torch: Path | None
     folder: Path
     until: float
+    where: gpu_ledger.Where
     gpu: nvml.Gpu | None = None
-    cases: tuple[str, ...] = CASES
+    cases: tuple[str, ...] = ()
     suite: tuple[str, ...] = ONE_GPU
+    jobs: int = JOBS
 
     @property
     def left_s(self) -> float:
@@ -183,7 +197,8 @@ class Bench:
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Start a pytest that is killed at the end of the block."""
         command = self.pytest(*arguments)
-        pipe, environment = subprocess.PIPE, {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        pipe = subprocess.PIPE
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -191,6 +206,21 @@ class Bench:
                 yield process
             finally:
                 process.kill()
+
+    def run_shared(self, *arguments: str) -> Facts:
+        """Run tests in workers that share the GPU, with each result in the ledger.
+
+        What the ledger has already is not run.
+        """
+        with contextlib.ExitStack() as stack:
+            variables = {gpu_ledger.WHERE: json.dumps(dataclasses.asdict(self.where))}
+            stack.enter_context(_environment(variables))
+            workers = ("-n", str(self.jobs), "--dist", "loadgroup") if self.jobs > 1 else ()
+            shared = (f"--vllm-limit=gpu-runs={self.jobs}", "--vllm-limit=engines=2")
+            ran = self.run("-p", "benchmarks.gpu_ledger", *workers, *shared, *arguments)
+        if ran["status"] == pytest.ExitCode.NO_TESTS_COLLECTED:
+            ran["status"] = 0  # the ledger has all of them
+        return ran
 
     def run(self, *arguments: str) -> Facts:
         """Run a pytest to its end. Return its status, seconds and last lines."""
@@ -319,23 +349,8 @@ def release(bench: Bench) -> Facts:
 
 
 def cases(bench: Bench) -> Facts:
-    """Run the cases, each with the engine that it needs.
-
-    If time runs out, ``not_run`` names those without a verdict.
-    """
-    report = bench.folder / "cases.json"
-    ran = bench.run(*(f"cases/{name}" for name in bench.cases), f"--vllm-report={report}")
-    results = json.loads(report.read_text())["results"] if report.exists() else []
-    not_run = sorted(set(bench.cases) - {result["case_id"] for result in results})
-    if not_run and not ran["cut_off"]:
-        raise RuntimeError(f"no verdict for {', '.join(not_run)}: {ran}")
-    return {
-        **ran,
-        "not_run": not_run,
-        "results": [
-            {key: result[key] for key in ("test", "verdict", "reason", "gpu")} for result in results
-        ],
-    }
+    """Run the cases, those with engines first, because a probe rarely depends on the device."""
+    return bench.run_shared(*(f"cases/{name}" for name in bench.cases))
 
 
 def conformance(bench: Bench) -> Facts:
@@ -344,22 +359,27 @@ def conformance(bench: Bench) -> Facts:
     The step fails if a failure is not explained by a known fault of vLLM.
     """
     report, suite = bench.folder / "conformance.xml", ROOT / "conformance"
-    ran = bench.run(
+    ran = bench.run_shared(
         *(str(suite / name) for name in bench.suite), f"--junitxml={report}", "--timeout=900"
     )
+    if ran["status"] == 0:
+        return ran
     if not report.exists():
         raise RuntimeError(f"no report: {ran}")
-    suite_run = read_report(bench.env, report)
-    open_ones = [
-        f"{cell.section}: {cell.check}"
-        for _, cell in unexplained([suite_run], read_known(suite / "known.toml"))
-    ]
-    return {
-        **ran,
-        "status": int(bool(open_ones)),
-        "unexplained": open_ones,
-        "suite": suite_run.to_json(),
-    }
+    known = read_known(suite / "known.toml")
+    found = unexplained([read_report(bench.env, report)], known)
+    open_ones = [f"{cell.section}: {cell.check}" for _, cell in found]
+    return {**ran, "status": int(bool(open_ones)), "unexplained": open_ones}
+
+
+def flashinfer(bench: Bench) -> Facts:
+    """Start an engine that samples with FlashInfer, which may have to compile its kernels."""
+    bench.cuda_device()
+    with _environment({"VLLM_USE_FLASHINFER_SAMPLER": "1"}):
+        return bench.run(
+            bench.file("test_sampled.py", SAMPLED),
+            f"--vllm-timeout=start={0.9 * bench.left_s:.0f}",
+        )
 
 
 def core_killed(bench: Bench) -> Facts:
@@ -444,15 +464,16 @@ class Step:
 
 STEPS: Mapping[str, Step] = {
     "facts": Step(facts, 0.5, necessary=True, least_s=5, engine=False),
-    "first-start": Step(first_start, 7, necessary=True, least_s=60),
-    "fork": Step(fork, 1.5, necessary=True, engine=False),
-    "cases": Step(cases, 5, necessary=True, least_s=60),
-    "core-killed": Step(core_killed, 2, necessary=True),
-    "pytest-killed": Step(pytest_killed, 2, necessary=True),
-    "release": Step(release, 1, engine=False),
-    "tenant": Step(tenant, 1.5),
-    "two-at-once": Step(two_at_once, 1.5),
+    "first-start": Step(first_start, 4, necessary=True, least_s=60),
+    "fork": Step(fork, 1, necessary=True, engine=False),
+    "cases": Step(cases, 10, necessary=True, least_s=60),
+    "core-killed": Step(core_killed, 1.5, necessary=True),
+    "pytest-killed": Step(pytest_killed, 1.5, necessary=True),
     "conformance": Step(conformance, 3, least_s=60),
+    "flashinfer": Step(flashinfer, 1.5),
+    "release": Step(release, 0.5, engine=False),
+    "tenant": Step(tenant, 0.75),
+    "two-at-once": Step(two_at_once, 0.75),
 }
 """The steps, the most important first.
 
@@ -460,7 +481,9 @@ Their minutes add up to 25; with another ``--minutes`` they scale.
 """
 PLANNED_MINUTES = 25
 FIRST_START = "first-start"
-NO_ENGINE = {"outcome": "left out", "why": f"{FIRST_START} failed", "seconds": 0.0}
+ALWAYS = ("facts", FIRST_START, "cases", "conformance")
+"""Steps that every run needs, or that know themselves what is missing."""
+NO_ENGINE: Facts = {"outcome": "left out", "why": f"{FIRST_START} failed", "seconds": 0.0}
 """The result of a step that needs an engine if none has started: it would use up the time of the
 others."""
 
@@ -486,10 +509,15 @@ def main(arguments: list[str]) -> int:
         return 2
     if gpu is not None:  # also for processes that this one starts
         os.environ |= {VISIBLE: gpu.selector, ORDER: PCI}
-    record: Facts = {} if why is None else {"rehearsal": f"Nothing here was seen on a GPU: {why}."}
-    record |= {"device": options.device, "env": options.env, "machine": platform.platform()}
-    record |= {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    steps: dict[str, Facts] = record.setdefault("steps" if why is None else "rehearsed", {})
+    said = "" if why is None else f"Nothing here was seen on a GPU: {why}."
+    where = gpu_ledger.Where(
+        str(options.ledger.resolve()),
+        release_of(options.env, options.device),
+        gpu.name if gpu else options.device,
+        said,
+    )
+    ledger = where.open()
+    steps: dict[str, Facts] = {}
     end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(
@@ -498,18 +526,29 @@ def main(arguments: list[str]) -> int:
             options.torch,
             Path(folder),
             end,
+            where,
             gpu,
-            options.cases,
+            options.cases or by_worth(ledger, options.env, options.device),
             options.suite,
+            options.jobs,
         )
         for name, limit_s in limits(options.only, lambda: end - time.monotonic(), options.minutes):
+            known = ledger.entries.get(where.name(f"step {name}"))
+            if name not in ALWAYS and known is not None and known.outcome == "done":
+                continue
             no_engine = STEPS[name].engine and steps.get(FIRST_START, {}).get("outcome") == "failed"
             entry = steps[name] = NO_ENGINE if no_engine else step(bench, STEPS[name], limit_s)
             print(
                 f"{name}: {entry['outcome']} in {entry['seconds']:.1f} s {entry.get('why', '')}",
                 flush=True,
             )
-            write_atomically(options.record, json.dumps(record, indent=1, default=str) + "\n")
+            ledger = where.open()  # a pytest has added to it
+            found = json.loads(json.dumps(entry.get("found", {}), default=str))
+            text = entry.get("why", "")
+            ledger.add(
+                where.name(f"step {name}"),
+                gpu_ledger.entry(entry["outcome"], text, entry["seconds"], found),
+            )
     missing = [
         name
         for name in steps
@@ -517,9 +556,29 @@ def main(arguments: list[str]) -> int:
     ]
     if missing:
         print(f"necessary, and left out or cut off: {', '.join(missing)}")
-    if why is not None:
-        print(record["rehearsal"])
+    if said:
+        print(said)
     return int(bool(missing) or any(outcome["outcome"] == "failed" for outcome in steps.values()))
+
+
+def release_of(env: str, device: str) -> str:
+    """Return the version of vLLM in an environment; its name if it is not built."""
+    target = built_target(env, device)
+    distribution = target.installed.vllm_distribution if target else None
+    return target.installed.packages[distribution] if target and distribution else env
+
+
+def by_worth(ledger: Store[gpu_ledger.Entry], env: str, device: str) -> tuple[str, ...]:
+    """Return the cases for this device: first those that start engines, and of these first the ones
+    that the ledger has for no release."""
+    seen = {name.split("/")[1] for name in ledger if name.startswith("cases/")}
+
+    def worth(case: Case) -> tuple[bool, bool]:
+        tests = "".join(path.read_text() for path in case.path.glob("test_*.py"))
+        return "vllm_engine" not in tests and "vllm_server" not in tests, case.id in seen
+
+    cases = [case for case in load_all_cases(ROOT / "cases") if device in case.devices]
+    return tuple(case.id for case in sorted(cases, key=worth))
 
 
 def choose_gpu(env: str) -> nvml.Gpu:
@@ -558,21 +617,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=PLANNED_MINUTES, help="for all steps together"
     )
-    for name, default in (("only", tuple(STEPS)), ("cases", CASES), ("suite", ONE_GPU)):
+    for name, default in (("only", tuple(STEPS)), ("cases", ()), ("suite", ONE_GPU)):
         parser.add_argument(
             f"--{name}",
             type=lambda text: tuple(text.split(",")),
             default=default,
-            help=",".join(default),
+            help=",".join(default) or "all that the ledger does not have",
         )
-    parser.add_argument("--record", type=Path, default=RECORDS / "gpu.json")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="workers that share the GPU")
+    parser.add_argument("--ledger", type=Path, default=LEDGER)
     options = parser.parse_args(arguments)
     if unknown := set(options.only) - STEPS.keys():
         parser.error(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     why = rehearsal(options.device)
-    if why is not None and RECORDS in options.record.resolve().parents:
+    if why is not None and RECORDS in options.ledger.resolve().parents:
         parser.error(
-            f"this is a rehearsal ({why}) and no record: name a file outside docs/records by --record"
+            f"this is a rehearsal ({why}) and no record: name a file outside docs/records by --ledger"
         )
     return options
 
@@ -599,6 +659,18 @@ def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:
     except Exception as error:  # the next steps may still work
         entry = {"outcome": "failed", "why": f"{type(error).__name__}: {error}"[:4000]}
     return {**entry, "seconds": round(time.monotonic() - begun, 1), "limit_s": round(limit_s, 1)}
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that a block starts."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _usage(device: nvml.Gpu) -> nvml.Usage:

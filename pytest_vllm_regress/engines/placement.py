@@ -74,7 +74,8 @@ PROBE = MemoryRequest(None)
 class Placement:
     """The GPUs of one run.
 
-    ``tell`` gets a line for each remark to the user; ``environ`` is the controller's environment.
+    ``tell`` gets a line for each remark to the user; ``environ`` is the controller's environment;
+    ``runs`` may use one GPU at the same time.
     """
 
     def __init__(
@@ -82,10 +83,11 @@ class Placement:
         tell: Callable[[str], None],
         environ: Mapping[str, str] | None = None,
         leases: GpuLeases | None = None,
+        runs: int = 1,
     ) -> None:
         self._tell = tell
         self._environ = os.environ if environ is None else environ
-        self.leases = leases or GpuLeases(report=tell)
+        self.leases = leases or GpuLeases(report=tell, runs=runs)
         self._fitting: dict[str, tuple[Gpu, ...]] = {}
         self._facts: WeakKeyDictionary[Child, Mapping[str, str]] = WeakKeyDictionary()
 

@@ -92,7 +92,7 @@ class Session:
         self._leaky: set[str] = set()
         self._unstartable: dict[tuple[str, EngineSpec, Front], Exception] = {}
         self.engines = EnginePool(settings.max_engines, self._charge)
-        self.gpus = Placement(lambda line: self.progress(line))
+        self.gpus = Placement(lambda line: self.progress(line), runs=settings.gpu_runs)
         self.agents = Agents(
             lambda: self.run,
             self.gpus,

@@ -93,6 +93,7 @@ class Settings(NamedTuple):
     start_method: str = "fork"
     minimize: bool = False
     gpu_wait_s: float = GPU_WAIT_S
+    gpu_runs: int = 1
     full_deadlines: bool = False
     hub_cache: Path | None = None
     variables: Mapping[str, str] = MappingProxyType({})

@@ -42,7 +42,7 @@ class _Option(NamedTuple):
 
 
 _PHASES = {name.replace("_", "-"): name for name in TIMEOUTS_S}
-_LIMITS = ("engines", "memory", "processes", "log", "session", "gpu-wait")
+_LIMITS = ("engines", "memory", "processes", "log", "session", "gpu-wait", "gpu-runs")
 DEFAULTS_INI = "vllm_engine_defaults"
 NAME_KNOWN_INI = "vllm_name_known"
 OPTIONS = (
@@ -106,7 +106,8 @@ OPTIONS = (
         f"have (default {MAX_PROCESSES}). log: MiB that an engine's log may have; else its middle goes "
         f"(default {MAX_LOG_MIB}). session: seconds for all tests together; then engines are ended and "
         "none is started (default: no limit). gpu-wait: seconds an engine waits for GPUs that other "
-        f"runs hold (default {GPU_WAIT_S:g})",
+        f"runs hold (default {GPU_WAIT_S:g}). gpu-runs: how many runs, or workers of pytest-xdist, may "
+        "use one GPU at the same time, if all of them allow it (default 1)",
         "NAME=NUMBER",
         many=True,
     ),
@@ -291,6 +292,7 @@ def resolve(config: pytest.Config) -> Settings:
         start_method=_value(config, "vllm_start_method") or default.start_method,
         minimize=bool(_value(config, "vllm_minimize")),
         gpu_wait_s=limits.get("gpu-wait", GPU_WAIT_S),
+        gpu_runs=max(1, int(limits.get("gpu-runs", 1))),
         full_deadlines=bool(_value(config, "vllm_full_deadlines")),
     )
 

@@ -86,10 +86,10 @@ def header(config: pytest.Config) -> list[str]:
 
 
 def _shared_gpus(config: pytest.Config) -> list[str]:
-    """Return a line if pytest-xdist has more workers than there are GPUs, because each worker is a
+    """Return a line if pytest-xdist has more workers than may use the GPUs, because each worker is a
     run of its own."""
     workers, gpus = config.getoption("numprocesses", None) or 0, len(usable().gpus)
-    if workers <= gpus:
+    if workers <= gpus * settings_of(config).gpu_runs:
         return []
     return [f"vllm-regress: {workers} workers take turns on {gpus} GPU{'s' * (gpus != 1)}"]
 

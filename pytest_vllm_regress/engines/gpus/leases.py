@@ -47,6 +47,10 @@ class GpuLeases:
     """The GPUs that one run holds. A GPU is locked against other runs while an engine of this run
     uses it; engines of one run may share it.
 
+    ``runs``: how many runs may use a GPU at the same time. Those with 1 use it alone, others share
+    it with runs that allow it, too. A run that shares needs ``runs`` times an engine's memory free,
+    because the others may be about to start one.
+
     ``query_usage`` queries NVML and ``report`` shows a line to the user. ``same_pids`` tells
     whether NVML's pids are of this process's namespace (default: detected). Locks are named by
     UUID, because indices differ between containers.
@@ -59,7 +63,9 @@ class GpuLeases:
         query_usage: QueryUsage = usage,
         report: Callable[[str], None] = lambda line: None,
         same_pids: bool | None = None,
+        runs: int = 1,
     ) -> None:
+        self.runs = runs
         self.query_usage = query_usage
         self.same_pids = _in_first_namespace() if same_pids is None else same_pids
         self._report = report
@@ -224,18 +230,33 @@ class GpuLeases:
         elif not self._lock(device):
             return "held by another run"
         current = self.query_usage(device.uuid)
-        if isinstance(current, Usage) and current.free < needed:
-            return f"{current.free / GIB:.1f} GiB free, {needed / GIB:.1f} needed; {self.describe(current)}"
+        wanted = min(needed * self.runs, device.memory)
+        if isinstance(current, Usage) and current.free < wanted:
+            return f"{current.free / GIB:.1f} GiB free, {wanted / GIB:.1f} needed; {self.describe(current)}"
         return current
 
     def _lock(self, device: Gpu) -> bool:
-        lock = FileLock(self._folder / f"{device.uuid.replace('/', '_')}.lock", thread_local=False)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return False
-        self._locks[device.uuid] = lock
-        return True
+        name = device.uuid.replace("/", "_")
+        places = [self._folder / f"{name}.place{number}" for number in range(self.runs)]
+        with ExitStack() as held:
+            whole = _acquired(self._folder / f"{name}.lock")
+            if whole is None:  # a run that uses it alone, or one that looks for a place just now
+                return False
+            held.callback(whole.release)
+            if self.runs > 1:
+                lock = next((lock for path in places if (lock := _acquired(path))), None)
+                if lock is None:
+                    return False
+                self._locks[device.uuid] = lock
+                return True
+            for path in self._folder.glob(f"{name}.place*"):
+                place = _acquired(path)
+                if place is None:
+                    return False
+                place.release()
+            held.pop_all()
+            self._locks[device.uuid] = whole
+            return True
 
     def _unlock_unused(self) -> None:
         for uuid in [uuid for uuid in self._locks if not self._users[uuid]]:
@@ -333,6 +354,16 @@ class GpuLease:
             for pid, memory in current.holders.items()
             if pid in self._pids or (pid not in earlier and not psutil.pid_exists(pid))
         }
+
+
+def _acquired(path: Path) -> FileLock | None:
+    """Return the lock on a file; None if another run holds it."""
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock
 
 
 def _ticket() -> str:

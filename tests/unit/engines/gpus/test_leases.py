@@ -315,3 +315,33 @@ def test_pids_of_another_namespace_are_not_attributed_to_this_run(
     lease = take(run, card)
     lease.claim([DEAD])  # NVML reports our engine's pid, which is the same in this namespace
     assert lease.release(soon()) == (f"GPU 0: 3.0 GiB not released by process {DEAD} (ended)",)
+
+
+def test_runs_that_allow_it_share_a_gpu(card: Card, tmp_path: Path) -> None:
+    def sharing(runs: int) -> GpuLeases:
+        return GpuLeases(tmp_path, query_usage=card.look, same_pids=True, runs=runs)
+
+    first = take(sharing(3), card, count=2)
+    second = take(sharing(2), card, count=2)
+    assert indices(first) == indices(second) == [0, 1]
+    with pytest.raises(DeviceBusy, match="held by another run"):
+        take(sharing(2), card, count=2)  # two are there already
+    with pytest.raises(DeviceBusy, match="held by another run"):
+        take(sharing(1), card)  # wants it alone
+    third = take(sharing(3), card, count=2)
+    for lease in (first, second, third):
+        assert lease.release(soon()) == ()
+    alone = take(sharing(1), card, count=2)
+    with pytest.raises(DeviceBusy, match="held by another run"):
+        take(sharing(3), card)
+    assert alone.release(soon()) == ()
+
+
+def test_a_run_that_shares_leaves_room_for_engines_of_the_others(
+    card: Card, tmp_path: Path
+) -> None:
+    card.other = 70 * GIB
+    run = GpuLeases(tmp_path, query_usage=card.look, same_pids=True, runs=3)
+    with pytest.raises(DeviceBusy, match=r"10\.0 GiB free, 12\.0 needed"):
+        take(run, card)
+    assert take(run, card, needed=3 * GIB)
