@@ -186,7 +186,8 @@ def _own_suite(
     results = replace(with_known_failures(outcome, suite, known), base=base)
     try:
         save_suite(results, files, say)
-        if not (outcome.interrupted or results.broken):  # else the next run would find it normal
+        incomplete = outcome.interrupted or any(run.problems for run in outcome.runs)
+        if not (incomplete or results.broken):  # else the next run would find it normal
             last.parent.mkdir(exist_ok=True)
             write_atomically(last, rendered_suite("json", results))
     finally:  # also on a full disk
