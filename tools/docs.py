@@ -23,6 +23,7 @@ from tools import (
     conformance_page,
     findings,
     parser_table,
+    pictures,
     record,
     reference,
     states_pages,
@@ -82,6 +83,8 @@ PAGES: dict[str, Callable[[], str]] = {
     },
     "how-to/client-recipes.md": _with_parts("how-to/client-recipes.md", {"clients": _client_rows}),
     "generated/verdicts.md": _with_parts("generated/verdicts.md", verdicts.PARTS),
+    "agreement.svg": pictures.agreement,
+    "growth.svg": lambda: pictures.growth(open_states(RECORDS / "states.jsonl").entries.values()),
     "explanation/what-a-verdict-proves.md": _with_parts(
         "explanation/what-a-verdict-proves.md", {"agreement": verdicts.agreement_rows}
     ),
