@@ -100,7 +100,8 @@ def _in_deployment(case: Case, versions: Mapping[str, str], deployment: Deployme
     answers = [
         _for_test(needs, case, versions, deployment)
         for needs in needs_of(case)
-        if (needs.variant is None or needs.variant in case.variants)
+        if needs.say_something_of(versions)
+        and (needs.variant is None or needs.variant in case.variants)
         and case.is_affected(versions, needs.variant)
     ]
     unread = _unknown("nothing says which configuration it needs")
