@@ -153,13 +153,13 @@ def content_of(sample: dict[str, Any], folder: Path | None) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("half", nargs="?", choices=("dev", "test", "more", "new"))
+    parser.add_argument("half", nargs="?", choices=("dev", "test", "more", "new", "newest"))
     parser.add_argument("--files", type=Path)
     parser.add_argument("-v", "--verbose", action="store_true")
     arguments = parser.parse_args()
     cases = list(load_all_cases(default_cases_dir()))
     samples = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
-    for half in [arguments.half] if arguments.half else ("dev", "test", "more", "new"):
+    for half in [arguments.half] if arguments.half else ("dev", "test", "more", "new", "newest"):
         results = []
         for sample in samples:
             if sample["half"] == half:

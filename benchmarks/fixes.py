@@ -87,10 +87,10 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--half", choices=("development", "held out", "new"))
+    parser.add_argument("--half", choices=("development", "held out", "new", "newest"))
     parser.add_argument("--misses", action="store_true")
     options = parser.parse_args()
-    for half in (options.half,) if options.half else ("development", "held out", "new"):
+    for half in (options.half,) if options.half else ("development", "held out", "new", "newest"):
         for about in (False, True):
             outcomes = list(measure(options.texts, half, about=about))
             print(f"{half}, {'with the title' if about else 'the log alone'}:")
