@@ -445,9 +445,18 @@ def select_cases(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
     if unknown:
         names = "; ".join(f"{format_value(name)}.{did_you_mean(name, by_id)}" for name in unknown)
         raise UsageError(
-            f"no such case: {names} `vllm-regress list` shows the {len(by_id)} known ones"
+            f"no such case: {names} `vllm-regress list` shows the {len(by_id)} known ones{_elsewhere(by_id)}"
         )
     return tuple(by_id[name] for name in selected)
+
+
+def _elsewhere(cases: Mapping[str, Case]) -> str:
+    """Return where other cases are, if these are a project's own."""
+    folders = {case.directory.parent for case in cases.values()}
+    ours = shipped("cases")
+    if not folders or ours in folders:
+        return ""
+    return f", of {', '.join(map(str, sorted(folders)))}. The others are used by --cases {ours}"
 
 
 def _bad_pattern(key: str, pattern: str) -> list[str]:

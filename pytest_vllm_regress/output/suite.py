@@ -73,6 +73,8 @@ class SuiteResults:
         """In one line, with which releases the suite works."""
         runs = self.outcome.runs
         works = [run for run in runs if run.works]
+        if not any(run.tests for run in runs):
+            return "tested with no release of vLLM"
         if not works:
             return "works with none of the tested releases of vLLM"
         versions = [self.versions.get(run.environment, "") for run in works]

@@ -55,10 +55,11 @@ class UpgradeAdvice:
             text = f"go back to {self.distribution} {self.without}: all {self.found} gone; no later release is without all of them"
         elif self.fewest and gone:
             ways = f"workaround for {self.workarounds}" if self.workarounds else "no workaround"
-            text = f"upgrade to {self.distribution} {self.fewest}: {gone} of {self.found} gone; {left} remain, {ways}"
+            text = f"upgrade to {self.distribution} {self.fewest}: {gone} of {self.found} in vLLM itself gone; {left} remain, {ways}"
         else:
             return "no release is without all of these"
-        return f"{text} (it has {self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
+        others = f"{self.other or 'no'} other documented failure{'' if self.other == 1 else 's'}"
+        return f"{text}; {self.without or self.fewest} has {others}"
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,9 @@ def report(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> Rep
 
 
 def _headline(answer: UsesAnswer) -> Iterator[str]:
+    if not answer.project.uses:
+        yield "nothing to judge: no use of vLLM was found (bodies of HTTP requests are not read)"
+        return
     releases = list(answer.problems)
     complete = span(answer.complete, releases) or "no release"
     count = f"{len(answer.complete)} of {len(releases)} releases, {releases[0]} to {releases[-1]}"
