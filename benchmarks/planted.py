@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -326,31 +326,51 @@ def outcome_of(
     )
 
 
-def measure(options: argparse.Namespace, store: Store[Outcome]) -> None:
-    """Plant the faults that have no result yet, one after the other."""
-    faults = read_faults()
-    if unknown := set(options.faults) - set(faults):
-        raise UsageError(f"no such fault: {', '.join(sorted(unknown))}")
-    chosen = [
-        fault for fault in faults.values() if not options.faults or fault.id in options.faults
-    ]
-    copy = copy_of(ENVIRONMENT)
-    copy.restore({fault.path for fault in faults.values()})
-    candidates = Candidates(load_all_cases(ROOT / "cases"), Repository.at(options.source))
-    for fault in chosen:
-        if fault.id in store and not options.again:
-            continue
-        functions = functions_of(fault, copy.content(fault.path))
-        cases = candidates.for_functions(fault.path, functions)
-        load = round(os.getloadavg()[0], 1)
-        outcome = Outcome("none", 0.0, (), 0)
+@dataclass(frozen=True)
+class Bench:
+    """Where faults are planted: the copy, the cases for each, the seconds, and the name of the state
+    of the invariants."""
+
+    copy: Copy
+    candidates: Candidates
+    limit_s: float
+    invariants: str
+
+    def outcome(self, fault: Fault) -> Outcome | None:
+        """Plant a fault and run the cases; None if no test has ended in time."""
+        functions = functions_of(fault, self.copy.content(fault.path))
+        cases = self.candidates.for_functions(fault.path, functions)
+        load, outcome = os.getloadavg()[0], Outcome("none", 0.0, (), 0)
         if cases:
-            with copy.planted(fault):
-                results, begun, expired = run_cases(copy.python, cases, options.limit)
+            with self.copy.planted(fault):
+                results, begun, expired = run_cases(self.copy.python, cases, self.limit_s)
+            if not results:
+                return None
             outcome = outcome_of(results, begun, len(cases), expired)
-        outcome = replace(outcome, load=load, invariants=options.invariants)
-        store.add(fault.id, outcome)
-        print(f"{fault.id}: {describe(outcome)}", flush=True)
+        return replace(outcome, load=round(load, 1), invariants=self.invariants)
+
+
+def measure(
+    faults: Iterable[Fault],
+    store: Store[Outcome],
+    ask: Callable[[Fault], Outcome | None],
+    again: bool = False,
+) -> None:
+    """Add what ``ask`` says about each fault that has no result yet. ``again``: about the others,
+    too."""
+    for fault in faults:
+        if fault.id not in store or again:
+            outcome = ask(fault)
+            if outcome is not None:
+                store.add(fault.id, outcome)
+            print(f"{fault.id}: {describe(outcome) if outcome else 'no test in time'}", flush=True)
+
+
+def chosen(faults: dict[str, Fault], ids: Sequence[str]) -> list[Fault]:
+    """Return the named faults, or all. Raises ``UsageError`` for an unknown one."""
+    if unknown := set(ids) - set(faults):
+        raise UsageError(f"no such fault: {', '.join(sorted(unknown))}; {FAULTS} has them")
+    return [fault for fault in faults.values() if not ids or fault.id in ids]
 
 
 def copy_of(environment: str) -> Copy:
@@ -360,6 +380,7 @@ def copy_of(environment: str) -> Copy:
         raise UsageError(f"build it first: vllm-regress env build {environment}")
     copy = Copy(target.python, writable_root() / "planted" / target.python.parents[1].name)
     copy.make()
+    copy.restore({fault.path for fault in read_faults().values()})
     return copy
 
 
@@ -368,7 +389,6 @@ def confirm(store: Store[Outcome]) -> None:
     open_cases = {o.case for o in store.entries.values() if o.case and not o.without}
     cases = [case for case in load_all_cases(ROOT / "cases") if case.id in open_cases]
     copy = copy_of(ENVIRONMENT)
-    copy.restore({fault.path for fault in read_faults().values()})
     for case in cases:
         results, *_ = run_cases(copy.python, [case], 4 * LIMIT_S)
         found = next(filter(is_finding, results), None)
@@ -426,7 +446,10 @@ def main() -> int:
     elif not options.table:
         if options.source is None:
             parser.error("--source CLONE is needed for the order of the cases")
-        measure(options, store)
+        candidates = Candidates(load_all_cases(ROOT / "cases"), Repository.at(options.source))
+        bench = Bench(copy_of(ENVIRONMENT), candidates, options.limit, options.invariants)
+        faults = chosen(read_faults(), options.faults)
+        measure(faults, store, bench.outcome, options.again)
     print(*table(dict(store.entries), read_faults()), sep="\n")
     return 0
 
