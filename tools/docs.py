@@ -23,6 +23,7 @@ from tools import (
     conformance_page,
     findings,
     parser_table,
+    pictures,
     record,
     reference,
     states_pages,
@@ -70,6 +71,8 @@ PAGES: dict[str, Callable[[], str]] = {
         for page, parts in reference.PARTS.items()
     },
     "generated/verdicts.md": _with_parts("generated/verdicts.md", verdicts.PARTS),
+    "agreement.svg": pictures.agreement,
+    "growth.svg": lambda: pictures.growth(open_states(RECORDS / "states.jsonl").entries.values()),
     "explanation/what-a-verdict-proves.md": _with_parts(
         "explanation/what-a-verdict-proves.md", {"agreement": verdicts.agreement_rows}
     ),
