@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -128,6 +128,11 @@ class Outcome:
     load: float = 0.0
     invariants: str = ""
     without: str = ""
+
+    @property
+    def missed(self) -> bool:
+        """Whether cases that execute a changed function were run, and did not find the fault."""
+        return self.found_by == "none" and self.executing > 0
 
 
 def read_faults(path: Path = FAULTS) -> dict[str, Fault]:
@@ -411,18 +416,27 @@ def describe(outcome: Outcome) -> str:
     return f"found by {outcome.found_by} after {outcome.seconds:.0f} s: {outcome.case}: {what}"
 
 
-def table(entries: dict[str, Outcome], faults: dict[str, Fault]) -> Iterator[str]:
+_COLUMNS: Mapping[str, Callable[[Outcome], bool]] = {
+    "tried": lambda outcome: True,
+    "found by a case": lambda outcome: outcome.found_by == "case",
+    "by an invariant": lambda outcome: outcome.found_by == "invariant",
+    "by none of the cases": lambda outcome: outcome.missed and not outcome.out_of_time,
+    "not in time": lambda outcome: outcome.missed and outcome.out_of_time,
+    "no case executes it": lambda outcome: not outcome.executing,
+}
+
+
+def table(entries: Mapping[str, Outcome], faults: Mapping[str, Fault]) -> Iterator[str]:
     """Yield the figures as Markdown: a row for each area and the sum."""
-    yield "| area | faults | tried | found by cases | by invariants | by none | no case executes it |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield f"| area | faults | {' | '.join(_COLUMNS)} |"
+    yield "| --- " * (len(_COLUMNS) + 2) + "|"
     areas = dict.fromkeys(fault.area for fault in faults.values())
     for area in (*areas, ""):
         ids = [fault.id for fault in faults.values() if area in ("", fault.area)]
         tried = [entries[fault_id] for fault_id in ids if fault_id in entries]
-        by = [sum(o.found_by == kind for o in tried) for kind in ("case", "invariant", "none")]
-        unreached = sum(not o.executing for o in tried)
-        yield f"| {' | '.join(map(str, (area or 'all', len(ids), len(tried), *by, unreached)))} |"
-    times = [o.seconds for o in entries.values() if o.found_by != "none"]
+        counts = [sum(map(counts, tried)) for counts in _COLUMNS.values()]
+        yield f"| {' | '.join(map(str, (area or 'all', len(ids), *counts)))} |"
+    times = [outcome.seconds for outcome in entries.values() if outcome.found_by != "none"]
     if times:
         yield ""
         yield f"First answer: median {median(times):.0f} s, {min(times):.0f} to {max(times):.0f} s."
@@ -441,6 +455,8 @@ def main() -> int:
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
     store = Store(options.record, Outcome, what="faults planted in a release", key=ENVIRONMENT)
+    if not options.table:
+        store.lock()
     if options.confirm:
         confirm(store)
     elif not options.table:
@@ -450,7 +466,7 @@ def main() -> int:
         bench = Bench(copy_of(ENVIRONMENT), candidates, options.limit, options.invariants)
         faults = chosen(read_faults(), options.faults)
         measure(faults, store, bench.outcome, options.again)
-    print(*table(dict(store.entries), read_faults()), sep="\n")
+    print(*table(store.entries, read_faults()), sep="\n")
     return 0
 
 

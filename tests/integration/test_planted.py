@@ -19,6 +19,7 @@ from benchmarks.planted import (
     measure,
     outcome_of,
     read_faults,
+    table,
 )
 from pytest_vllm_regress.cases.results import TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -128,3 +129,16 @@ def test_the_environment_is_not_written_through_a_link(copy: Copy, tmp_path: Pat
     assert os.stat(planted).st_nlink == 2
     with copy.planted(FAULT):
         assert os.stat(planted).st_nlink == 1
+
+
+def test_the_table_counts_what_found_each_fault() -> None:
+    faults = {name: dataclasses.replace(FAULT, id=name) for name in ("a", "b", "c", "d", "e")}
+    outcomes = {
+        "a": Outcome("case", 10.0, ("one",), 3),
+        "b": Outcome("invariant", 30.0, ("one",), 3),
+        "c": Outcome("none", 50.0, ("one",), 3, out_of_time=True),
+        "d": Outcome("none", 0.0, (), 0),
+    }
+    *_, row, _, times = table(outcomes, faults)
+    assert row == "| all | 5 | 4 | 1 | 1 | 0 | 1 | 1 |"
+    assert times == "First answer: median 20 s, 10 to 30 s."
