@@ -117,9 +117,10 @@ class Front:
             self._ended.intersection_update(self._sent)
 
     def _note_ended(self, outputs: Any) -> None:
-        """Remember which requests the core has ended."""
+        """Remember which requests the core has ended, of those that are not given up."""
+        streams = self._processor.request_states
         for output in outputs:
-            if getattr(output, "finish_reason", None) is not None:
+            if getattr(output, "finish_reason", None) is not None and output.request_id in streams:
                 self._ended.add(output.request_id)
 
     def read(self) -> dict[str, Any]:

@@ -183,6 +183,8 @@ def test_a_request_that_the_core_has_not_ended_is_given_up(
     processor.process_outputs([SimpleNamespace(request_id="one", finish_reason=reason)])
     del processor.request_states["one"]
     assert reader.read()["given_up"] == given_up
+    processor.process_outputs([SimpleNamespace(request_id="one", finish_reason="length")])
+    assert reader.read()["given_up"] == given_up, "the core came to the end by itself"
 
 
 @RELEASES
