@@ -65,6 +65,7 @@ from pytest_vllm_regress.runner.pytest_run import (
     start_command,
 )
 from pytest_vllm_regress.util import codec
+from pytest_vllm_regress.util.exclusive import Exclusive
 from pytest_vllm_regress.util.paths import writable_root
 from pytest_vllm_regress.util.rundir import scratch
 from pytest_vllm_regress.util.store import Store
@@ -155,11 +156,14 @@ class Copy:
     def __init__(self, base: Path, place: Path) -> None:
         self.python = place / "bin" / "python"
         self._base, self._place = base.parent.parent, place
+        self._lock = Exclusive(place, "the copy of an environment")
         (site,) = self._base.glob("lib/python3.*/site-packages")
         self._base_site, self._site = site, place / site.relative_to(self._base)
 
     def make(self) -> None:
-        """Make the copy, with the bytecode, unless it is there."""
+        """Make the copy, with the bytecode, unless it is there. Raises ``UsageError`` if another run
+        has it, which would plant its faults in the same files."""
+        self._lock.acquire()
         if (self._place / "vllm-regress.json").exists():
             return
         shutil.rmtree(self._place, ignore_errors=True)
@@ -383,7 +387,8 @@ def copy_of(environment: str) -> Copy:
     target = built_target(environment, "sim")
     if target is None:
         raise UsageError(f"build it first: vllm-regress env build {environment}")
-    copy = Copy(target.python, writable_root() / "planted" / target.python.parents[1].name)
+    place = writable_root() / "planted" / target.python.parents[1].name
+    copy = Copy(target.python, place)
     copy.make()
     copy.restore({fault.path for fault in read_faults().values()})
     return copy

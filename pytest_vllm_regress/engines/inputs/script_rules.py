@@ -31,6 +31,12 @@ Answers = Answer | list[Answer] | Mapping[str, Answer | list[Answer]] | Callback
 a text of the conversation, or a function of the request."""
 
 
+_REPEATED = (
+    ". The same request has been answered before; to answer it each time, as for a client that "
+    'repeats requests, script by turn: server.script({"": [...]})'
+)
+
+
 class NoAnswer(ScriptError):
     """No answer was scripted for a request. The client gets status 400 with this message."""
 
@@ -174,9 +180,11 @@ class ScriptBook:
             if has_answer:
                 break
         else:
-            if any(rule.is_queue for rule in self._rules):
-                raise NoAnswer("no scripted answer is left")
-            return None
+            queues = [rule for rule in self._rules if rule.is_queue]
+            if not queues:
+                return None
+            repeats = any(request.body == other.body for rule in queues for other in rule.requests)
+            raise NoAnswer(f"no scripted answer is left{_REPEATED if repeats else ''}")
         rule.requests.append(request)
         if answer is None:
             return None
@@ -184,9 +192,9 @@ class ScriptBook:
             raise UsageError(NO_SCRIPTED_BEAMS)
         choices = answer if isinstance(answer, tuple) else (answer,)
         text = script_format.encode(
-            (Script.text(choice) if isinstance(choice, str) else choice).answer(
-                request.tool_choice, self.write
-            )
+            (Script.text(choice) if isinstance(choice, str) else choice)
+            .in_order_of(request)
+            .answer(request.tool_choice, self.write)
             for choice in choices
         )
         return self._written(text, rule, answer, request)
@@ -231,10 +239,11 @@ def _listed(answers: Any) -> list[Answer]:
 def answers_from(value: object) -> Answers:
     """Return the answers that a JSON document describes. Raises ``UsageError``.
 
-    A text; ``{"text": ..., "tool_calls": [{"name": ..., "arguments": {...}}]}``; ``{"template":
-    "You said $text"}`` for every request, with $text, $conversation, $turn and $path of the
-    request; null; a list for several requests, in which a list stands for several choices; or
-    ``{"turns": {TEXT: list}}`` for the turns of conversations that contain a text.
+    A text; ``{"value": ...}`` for a JSON value under a schema; ``{"text": ..., "tool_calls":
+    [{"name": ..., "arguments": {...}}]}``; ``{"template": "You said $text"}`` for every request,
+    with $text, $conversation, $turn and $path of the request; null; a list for several requests, in
+    which a list stands for several choices; or ``{"turns": {TEXT: list}}`` for the turns of
+    conversations that contain a text.
     """
     if isinstance(value, list):
         return [
@@ -259,6 +268,8 @@ def answers_from(value: object) -> Answers:
 def _answer_from(value: object) -> Script | str | None:
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, Mapping) and value.keys() == {"value"}:
+        return Script.value(value["value"])
     if isinstance(value, Mapping) and value.keys() <= {"text", "tool_calls"} and value:
         script = Script.text(str(value.get("text", "")))
         for call in value.get("tool_calls", ()):
@@ -267,5 +278,5 @@ def _answer_from(value: object) -> Script | str | None:
             script = script.then(Script.tool_call(call["name"], call["arguments"]))
         return script
     raise UsageError(
-        f"script: {format_value(value)} is no answer: allowed are texts, null, lists, and objects with text and tool_calls, template or turns"
+        f"script: {format_value(value)} is no answer: allowed are texts, null, lists, and objects with text and tool_calls, value, template or turns"
     )
