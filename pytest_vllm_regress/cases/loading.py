@@ -200,6 +200,11 @@ class SymptomTable(_Table, frozen=True, kw_only=True):
     engine, or the probe was called."""
     pattern: Annotated[str, Meta(min_length=1, max_length=2000)]
     """Regular expression searched in these parts (Python's re.search with MULTILINE)."""
+    all: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=2000)], ...], Meta(max_length=10)
+    ] = ()
+    """Further regular expressions, each of which must also match in one of these parts: for a
+    failure that only several texts together tell."""
     log: LogTable | None = None
     """What a server or a client prints when the failure happens."""
 
@@ -267,6 +272,10 @@ class CaseFile(_Table, frozen=True, kw_only=True):
     """What fixed it: pull requests, commits, releases. `validate --commits` checks it."""
     broken_by: Urls = ()
     """What introduced it: pull requests, commits, releases. `validate --commits` checks it."""
+    related: Annotated[tuple[Id, ...], _UNIQUE] = ()
+    """Ids of cases that show the same traceback or text because they have the same cause. A proof
+    that shows the failure of a case that is not named here, and has no report in common, is
+    refused."""
     devices: Annotated[tuple[CaseDevice, ...], _SOME]
     """Devices that can show the failure. none: an environment without vLLM, for a structured-output
     package alone."""
@@ -324,6 +333,7 @@ def load_case(path: Path) -> Case:
     case, log = _case(file, control, path), file.symptom.log
     invalid = [
         *_bad_pattern("symptom.pattern", file.symptom.pattern),
+        *(line for text in file.symptom.all for line in _bad_pattern("symptom.all", text)),
         *(_bad_pattern("symptom.log.pattern", log.pattern) if log else ()),
         *_bad_specifiers(file),
         *((file.control and control_problems(table)) or _missing_control(case)),
@@ -524,12 +534,14 @@ def _case(file: CaseFile, control: Control, path: Path) -> Case:
             _several(file.symptom.phase),
             file.symptom.pattern,
             tuple(map(Part, _several(file.symptom.where))),
+            file.symptom.all,
         ),
         evidence=EvidenceEnvironments(file.evidence.affected, file.evidence.fixed),
         path=path,
         log=LogText(log.pattern, log.seen or "") if log else None,
         fixed_by=file.fixed_by,
         broken_by=file.broken_by,
+        related=file.related,
         variants={
             name: Variant(name, table.affected is False, _ranges(table.affected), table.reason)
             for name, table in file.variants.items()

@@ -50,13 +50,14 @@ class Symptom:
     probe) are not empty.
 
     ``where``: the parts that are searched for the pattern, in this order; empty for those of
-    ``WHERE``.
+    ``WHERE``. ``all``: further patterns of which each must match in one of them.
     """
 
     kinds: tuple[Kind, ...]
     phases: tuple[str, ...]
     pattern: str
     where: tuple[Part, ...] = ()
+    all: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -76,13 +77,23 @@ class Symptom:
         )
 
     def find(self, observed: Observation) -> Match | None:
-        """Return the first match in the parts that are searched.
+        """Return the first match of the pattern in the parts that are searched, unless one of the
+        further patterns has none.
 
-        Raises ``PatternError`` where the pattern cannot be searched within ``patterns.SECONDS``.
+        Raises ``PatternError`` where a pattern cannot be searched within ``patterns.SECONDS``.
         """
+        matches = [self._find(pattern, observed) for pattern in (self.pattern, *self.all)]
+        return matches[0] if None not in matches else None
+
+    def missing(self, observed: Observation) -> list[str]:
+        """Return the patterns without a match."""
+        wanted = (self.pattern, *self.all)
+        return [pattern for pattern in wanted if self._find(pattern, observed) is None]
+
+    def _find(self, pattern: str, observed: Observation) -> Match | None:
         for part in self.parts_for(observed.kind):
             text = observed.parts.get(part, "")
-            if (span := patterns.search(self.pattern, text)) is not None:
+            if (span := patterns.search(pattern, text)) is not None:
                 start, end = span
                 line = text[text.rfind("\n", 0, start) + 1 :].partition("\n")[0]
                 number = text.count("\n", 0, start) + 1
@@ -261,6 +272,7 @@ class Case:
     racy: bool = False
     notes: str = ""
     since: str = ""
+    related: tuple[str, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -303,6 +315,12 @@ class Case:
         narrowed = self.variant(variant)
         return not narrowed.never and all(own.check(versions) for own in narrowed.ranges)
 
+    def may_share_failure_with(self, other: Case) -> bool:
+        """Return whether both may show one failure: they have a report in common, or one of them
+        names the other as ``related``."""
+        named = other.id in self.related or self.id in other.related
+        return named or not set(self.upstream).isdisjoint(other.upstream)
+
     def variant(self, name: str) -> Variant:
         """Return the variant called ``name``.
 
@@ -342,12 +360,13 @@ def fields_of(case: Case) -> dict[str, Any]:
         "since": case.since,
         **{
             name: list(getattr(case, name))
-            for name in ("upstream", "fixed_by", "broken_by", "devices")
+            for name in ("upstream", "fixed_by", "broken_by", "related", "devices")
         },
         "symptom": {
             "kinds": list(symptom.kinds),
             "phases": list(symptom.phases),
             "pattern": symptom.pattern,
+            "all": list(symptom.all),
             "where": {kind.value: list(symptom.parts_for(kind)) for kind in symptom.kinds},
             "log": case.log.pattern if case.log else "",
         },

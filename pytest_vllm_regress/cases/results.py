@@ -114,6 +114,9 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     held: Annotated[tuple[Line, ...], Meta(max_length=1000)] = ()
     """Containers of the engine that kept requests which had ended, if nothing else was wrong
     (`--vllm-leftovers requests`). Left out where there are none."""
+    same_as: Annotated[tuple[Line, ...], Meta(max_length=1000)] = ()
+    """Other cases whose documented failure the test shows: the same traceback, or the same text.
+    Left out where there are none."""
     expected: bool = False
     """false: the run is red because of this entry. Computed from the verdict."""
 
@@ -130,7 +133,7 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a result file."""
         plain: dict[str, Any] = encode(self)
-        for name in ("node", "variables", "held"):
+        for name in ("node", "variables", "held", "same_as"):
             if not plain[name]:
                 del plain[name]
         return plain
@@ -378,6 +381,11 @@ class Cell:
     @property
     def expected(self) -> bool:
         return all(result.expected for result in self.results)
+
+    @property
+    def same_as(self) -> tuple[str, ...]:
+        """The other cases whose documented failure the cell shows."""
+        return tuple(dict.fromkeys(name for result in self.results for name in result.same_as))
 
     def why(self) -> list[str]:
         """Return why the cell is not as expected, without repeats; empty if it is."""

@@ -19,7 +19,8 @@ from ..environments.installed import GRAMMARS
 from ..environments.names import package_without_vllm, unavailable_reason
 from ..errors import CaseFileError, Kind, UsageError
 from ..util.codec import Document, load
-from ..util.paths import DATA
+from ..util.files import write_atomically
+from ..util.paths import DATA, PACKAGE, folders_of_project
 from ..util.text import render_text
 from ..util.validation import format_value
 from .loading import CASE_FILE, CASE_ID, FORMAT, is_case_id, load_case
@@ -40,6 +41,12 @@ _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
 _COMMIT = re.compile(rf"(?:{_REPOSITORY}@)?(?P<commit>[0-9a-f]{{10,40}})")
 
 
+_CHECK = re.compile(r"^ +(\w+\.check\(\)).*\n", re.MULTILINE)
+_HEAD = re.compile(r"^(def \w+\()(.*)(\).*:)$", re.MULTILINE)
+_ASSERT = re.compile(r"^( +)assert .*\n", re.MULTILINE)
+
+LINE_LENGTH = 100
+"""Of a case's code: that of ruff.toml."""
 PLACEHOLDER = "words that only this failure prints"
 """Pattern of a new case whose failure is not an assertion of its test.
 
@@ -68,16 +75,19 @@ class Template(Document, frozen=True):
         """Return what the control leg leaves out, if the test does it itself."""
         return f"{self.trigger} = {self.subject}"
 
-    def test(self, name: str, *, leg: bool) -> str:
+    def test(self, name: str, *, leg: bool, dies: bool = False) -> str:
         """Return the code of the test.
 
-        ``leg``: the test leaves out its trigger itself in the control leg.
+        ``leg``: the test leaves out its trigger itself in the control leg. ``dies``: the engine
+        dies, so that the test asks it once more before it asserts anything about the answer.
         """
         code = self.code.replace("NAME", name)
-        if not leg:
-            return code.replace("VALUE", str(self.subject)).replace(", LEG", "")
+        if dies and (check := _CHECK.search(code)) and (asserted := _ASSERT.search(code)):
+            first = f"{asserted[1]}{check[1]}  # fails if the engine is dead\n{asserted[0]}"
+            code = code.replace(check[0], "").replace(asserted[0], first)
         value = f'{self.subject} if vllm_leg == "subject" else {self.control}'
-        return code.replace("VALUE", value).replace(", LEG", ", vllm_leg: str")
+        code = code.replace("VALUE", value if leg else str(self.subject))
+        return _HEAD.sub(_wrapped, code.replace(", LEG", ", vllm_leg: str" if leg else ""))
 
     def pattern_of(self, kind: str) -> str:
         """Return the message of the test's assertion for a wrong result, else a placeholder."""
@@ -112,6 +122,12 @@ def phases_of(front: str, kind: str) -> tuple[str, ...]:
     """Return the phases in which a test of a front can show a failure of this kind."""
     never = _WITHOUT.get(kind, ())
     return tuple(phase for phase in TEMPLATES[front].phases if phase not in never)
+
+
+def _wrapped(head: re.Match[str]) -> str:
+    """Return the head of a function as the formatter writes it: a long name takes three lines."""
+    fits = len(head[0]) <= LINE_LENGTH
+    return head[0] if fits else f"{head[1]}\n    {head[2]}\n{head[3]}"
 
 
 @dataclass(frozen=True)
@@ -344,10 +360,27 @@ def create_case(cases_dir: Path, upstream: GitHubReport | Unreported, draft: Dra
     return load_case(target / CASE_FILE)
 
 
+def set_up_folder(case: Case) -> list[Path]:
+    """Write what ``ruff`` and ``pytest`` need beside the first case of a new folder of cases, and
+    return the files: the settings of this project's code and, outside of any project, the
+    environments to run in. In a clone of this project there are such settings."""
+    cases, around = case.directory.parent, folders_of_project(case.directory.parent)
+    if (around[-1] / PACKAGE.name).is_dir():
+        return []
+    files = {cases / "ruff.toml": (DATA / "texts" / "ruff.toml.txt").read_text(encoding="utf-8")}
+    in_project = len(around) > 1 or (cases.parent / "pytest.ini").exists()
+    if not in_project:
+        files[cases.parent / "pytest.ini"] = render_text("pytest.ini.txt", case=case)
+    for path, text in files.items():
+        write_atomically(path, text)
+    return list(files)
+
+
 def _files(case: Case, upstream: GitHubReport | Unreported, draft: Draft) -> dict[str, str]:
     """Return the files beside case.toml."""
     name = draft.id.replace("-", "_")
-    test = draft.template.test(name, leg=draft.needs_leg)
+    dies = draft.kind == Kind.ENGINE_DEATH
+    test = draft.template.test(name, leg=draft.needs_leg, dies=dies)
     code = render_text(
         "test.py.txt",
         upstream=upstream,

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import Cause, Kind
+from ..errors import Cause, Kind, Part
 from ..util.patterns import PatternError
 from .model import Case, Symptom
+from .nearest import difference
 from .observation import TEST, Match, Observation
 
 MAX_EXCERPT = 200
@@ -99,9 +100,10 @@ def decide(
         return Decision(Verdict.FIXED, "passed")
     try:
         match = symptom.find(observed)
+        mismatch = _mismatch(symptom, observed, match)
     except PatternError as error:
         return Decision(Verdict.INCONCLUSIVE, f"{error}; seen: {_seen(observed)}")
-    if mismatch := _mismatch(symptom, observed, match):
+    if mismatch:
         reason = f"a different failure than the documented one: {mismatch}; seen: {_seen(observed)}"
         return Decision(Verdict.INCONCLUSIVE, reason)
     assert match is not None
@@ -161,11 +163,16 @@ def judge_observation(
 def cases_that_document(
     cases: Iterable[Case], versions: Mapping[str, str], observed: Observation
 ) -> tuple[str, ...]:
-    """Return the ids of the cases that affect ``versions`` and whose symptom matches ``observed``."""
+    """Return the ids of the cases that affect ``versions`` and whose symptom matches ``observed``.
+
+    That nothing was answered is no text: it is the same for every hang.
+    """
     return tuple(
         case.id
         for case in cases
-        if case.is_affected(versions) and decide(True, case.symptom, observed).match is not None
+        if case.is_affected(versions)
+        and (match := decide(True, case.symptom, observed).match) is not None
+        and (observed.kind is not Kind.HANG or match.part is not Part.ANSWER)
     )
 
 
@@ -199,9 +206,13 @@ def _mismatch(symptom: Symptom, observed: Observation, match: Match | None) -> s
         differences.append(f"kind is {observed.kind}, not {symptom.kind}")
     if observed.phase not in symptom.phases:
         differences.append(f"phase is {observed.phase}, not {' or '.join(symptom.phases)}")
-    if match is None:
-        parts = ", ".join(symptom.parts_for(observed.kind)) or "any part that is searched"
-        differences.append(f"{excerpt(symptom.pattern)!r} does not match in {parts}")
+    for pattern in symptom.missing(observed) if match is None else ():
+        parts = symptom.parts_for(observed.kind)
+        near = difference(pattern, observed, parts)
+        names = ", ".join(parts) or "any part that is searched"
+        differences.append(
+            f"{excerpt(pattern)!r} does not match in {names}{f' ({near})' if near else ''}"
+        )
     return ", and ".join(differences)
 
 

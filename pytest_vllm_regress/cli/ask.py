@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from .context import (
     Invocation,
     Names,
     print_json,
+    print_log,
     values,
     warn,
 )
+
+_SERVER_ERROR = re.compile(r'HTTP/1\.[01]" 5\d\d')
+"""Status of a request in the server's log."""
 
 
 def ask(
@@ -35,7 +40,9 @@ def ask(
 
     With --probe, a function of a file is called in the environment. Otherwise a server is started
     there, and the command after -- is run: {url}, {key} and {model} in its arguments are replaced;
-    VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY are set.
+    VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY are set. The server
+    ends with the command; a shell, -- bash, keeps it for several requests. After a status 500, or
+    an engine's end, the server's log is shown.
 
     Examples: ask --env vllm-0.8.5 --probe probe.py:count n=8; ask --env vllm-0.8.5 --set tp=2 --
     sh -c 'curl -H "Authorization: Bearer $OPENAI_API_KEY" $OPENAI_BASE_URL/models'
@@ -93,5 +100,9 @@ def _served(
     server = session.start("serve", session.target(environment), spec, user="ask", fresh=False)
     status = run_client(server, command)
     if show_log:
-        warn(server.log())
+        print_log(server.child.logs.from_start())
+    elif (dead := server.child.engine_is_dead) or _SERVER_ERROR.search(server.log()):
+        what = "its engine has ended" if dead else "the server answered with an error"
+        warn(f"{what}; since it was ready it logged (--show-log: also before)")
+        print_log(server.log())
     return status

@@ -61,10 +61,10 @@ def audit(
 ) -> int:
     """Find the documented failures of a combination of versions.
 
-    Reads metadata and lists; imports and runs nothing. An interpreter that is given as --env is
-    started to ask for its path; of the name of an environment, its lock is read. With -v everything
-    about each failure is printed, not one line. A list without vLLM is an error, unless --ignore
-    names no-vllm.
+    Reads metadata and lists; imports and runs nothing. With --env PATH the interpreter is started,
+    but only to ask for its path; with --env NAME the lock of that environment is read. -v prints
+    everything about each failure instead of one line. A list without vLLM is an error, unless
+    --ignore names no-vllm.
 
     Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; 2 usage or
     bad input; 4 internal error.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, TextIO
 
+from ..cases.rates import recent_results, unsteady
+from ..cases.results import RunResult, TestResult
 from ..defaults import RACY_TRIALS
 from ..environments.releases import package_and_range
 from ..errors import UsageError
@@ -17,12 +19,13 @@ from ..history.algorithm import Direction
 from ..history.bisect import BisectRequest
 from ..history.bisect import bisect as search
 from ..history.candidates import CandidateRunner, output_file
-from ..runner.batch import Executor, RunOptions
+from ..runner.batch import Batch, Executor, RunOptions, RunOutcome
 from ..runner.executors import SequentialExecutor, build_with_cache, check_gpu_fits
 from ..runner.progress import BatchHeaders, OutputInOrder, Progress, Say, WithBar
 from ..runner.pytest_run import run_command
-from ..runner.run import BatchRunner
+from ..runner.run import BatchRunner, save_results
 from ..util.masking import mask
+from ..util.paths import writable_root
 from ..util.text import printable
 from .context import (
     OK,
@@ -101,9 +104,22 @@ def bisect(
         build = build_with_cache(write) if on is None else None
         batches = _batch_runner(options, on, build, write, stream)
         ahead = build if jobs != 1 else None
+        rates = () if trials else unsteady(recent_results([case]))
+        for rate in rates:
+            show(f"{rate}: so often each candidate is run")
         runs = trials or (RACY_TRIALS if case.racy else 1)
-        runner = CandidateRunner(batches.run, ahead, show, repeat, runs)
-        report = search(request, runner)
+        results: list[TestResult] = []
+
+        def run(candidate: Sequence[Batch]) -> RunOutcome:
+            outcome = batches.run(candidate)
+            results.extend(outcome.run.results)
+            return outcome
+
+        try:
+            report = search(request, CandidateRunner(run, ahead, show, repeat, runs, rates))
+        finally:  # `show` and `judge` read what was run
+            if results:
+                save_results(RunResult(tuple(results)), None, writable_root() / "results", show)
     if format == "json":
         print_json(report.to_json())
     else:

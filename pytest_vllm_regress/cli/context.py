@@ -30,7 +30,7 @@ from .._version import __version__
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
-from ..util.text import printable, render_text
+from ..util.text import printable, printable_output, render_text
 from ..util.validation import format_value, json_or_text
 
 if TYPE_CHECKING:
@@ -202,15 +202,18 @@ class Invocation:
             return ()
 
 
-def disk_limit(text: str) -> int:
-    """Return the limit given with ``--disk``, in bytes.
+def disk_limit(text: str | None) -> int:
+    """Return the limit given with ``--disk`` in bytes; without it that of the cache if the user has
+    set one, else ``DISK``.
 
     Raises ``UsageError`` if it is not a size.
     """
-    limit = size_of(text)
+    from ..environments.cache import limit_of_user
+
+    limit = size_of(text or DISK)
     if limit is None:
         raise UsageError(f"--disk {format_value(text)}: allowed is a size such as {DISK}")
-    return limit
+    return limit if text else limit_of_user() or limit
 
 
 def make_executor(
@@ -399,3 +402,11 @@ def warn(line: str) -> None:
     """Print a line for the user on standard error."""
     with contextlib.suppress(OSError):  # a full disk: there is no other place to say so
         print(printable(mask(line)), file=sys.stderr, flush=True)
+
+
+def print_log(log: str) -> None:
+    """Print the masked log of a process on standard error: as it is for a program that reads it, and
+    without what could control a terminal."""
+    text = printable_output(log) if sys.stderr.isatty() else log
+    with contextlib.suppress(OSError):  # a full disk, or nobody reads it any more
+        print(text, file=sys.stderr, flush=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
 from ..engines.gpus import compiled
+from ..environments import uv
 from ..environments.cache import CachedEnvironment, EnvironmentCache
 from ..environments.locks import MAX_LOCK, lock_text
 from ..environments.names import resolve
@@ -18,13 +20,18 @@ from .context import Invocation, Names, TextOrJson, print_columns, print_json, s
 _DAY_S = 86400
 
 
-def list_environments(format: TextOrJson = "text") -> None:
-    """List the environments of environments.toml and the cache."""
+def list_environments(command: Invocation, format: TextOrJson = "text") -> None:
+    """List the environments of environments.toml and the cache.
+
+    With -v also what removing one alone would free, for which all its files are read: files that it
+    shares with others, or with uv's cache, stay.
+    """
 
     cache, file = EnvironmentCache(), _file()
     built = {entry.path: entry for entry in cache.listing()}
+    row_of = functools.partial(_row, measured=command.verbose)
     rows = [
-        _row(
+        row_of(
             recipe.name,
             built.pop(cache.place(recipe), None),
             recipe.description,
@@ -35,13 +42,15 @@ def list_environments(format: TextOrJson = "text") -> None:
     ]
     for entry in built.values():
         origin = "from an earlier recipe" if entry.name in file.recipes else "defined by its name"
-        rows.append(_row(entry.name, entry, origin))
+        rows.append(row_of(entry.name, entry, origin))
     if format == "json":
         print_json({"cache": str(cache.root), "default": file.default, "environments": rows})
         return
     for row in rows:
-        row["built"] = f"{row['size'] / GIB:.1f} GiB" if row["built"] else "-"
-    titles = ("name", "device", "built", "description")
+        for title, size in (("built", row["size"]), ("frees", row.get("frees"))):
+            row[title] = "-" if size is None else f"{size / GIB:.1f} GiB"
+    frees = ["frees"] if command.verbose else []
+    titles = ("name", "device", "built", *frees, "description")
     print_columns(titles, [[row[title] for title in titles] for row in rows])
     say(
         f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once"
@@ -55,12 +64,15 @@ def _row(
     device: str = "",
     *,
     locked: bool = False,
+    measured: bool,
 ) -> dict[str, Any]:
+    frees = {"frees": entry and freed_by_removing(entry.path)} if measured else {}
     return {
         "name": name,
         "device": device,
         "built": entry is not None,
         "size": entry and entry.size,
+        **frees,
         "locked": locked,
         "description": description,
     }
@@ -129,7 +141,8 @@ def prune(names: Names = None, older_than: float | None = None) -> None:
     them again.
 
     uv keeps downloaded files in a cache of its own, which shares them with the environments by hard
-    links: `uv cache prune` removes what no environment uses.
+    links: `uv cache prune` removes what no environment uses. With VLLM_REGRESS_CACHE_LIMIT that
+    cache is the project's own, and is emptied, too.
     """
 
     if names and older_than is not None:
@@ -145,6 +158,7 @@ def prune(names: Names = None, older_than: float | None = None) -> None:
             return time.time() - used >= older_than * _DAY_S
         return is_outdated
 
+    downloads = uv.own_downloads()
     going = [
         entry
         for entry in listed
@@ -154,8 +168,12 @@ def prune(names: Names = None, older_than: float | None = None) -> None:
     ]
     compiled_going = [kernel for kernel in kernels if selected(kernel.name, kernel.used)]
     places = [entry.path for entry in going if not entry.in_use]
-    freed = freed_by_removing(*places, *(kernel.path for kernel in compiled_going))
+    own = [downloads] if downloads is not None and downloads.exists() else []
+    freed = freed_by_removing(*places, *own, *(kernel.path for kernel in compiled_going))
     shared = sum(entry.size for entry in going if not entry.in_use) - freed
+    if own:
+        uv.empty_cache()
+        say(f"{own[0]}: emptied")
     for entry in going:
         removed = cache.remove(entry)
         say(f"{entry.path.name}: {'removed' if removed else 'in use, kept'}")

@@ -68,7 +68,8 @@ closed terminal."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 """Errors of a network file system without a service for locks."""
 EPILOG = (
-    "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected, or nothing was decided; 2 usage or bad input; "
+    "Exit codes, unless a command names its own: 0 all verdicts as expected; 1 some verdict is not expected, "
+    "or nothing was decided; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted; "
     "141 the reader of standard output has ended (| head). "
     "Questions to start with: vllm-regress audit vllm==0.8.4; vllm-regress explain server.log."

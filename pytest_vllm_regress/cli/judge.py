@@ -17,8 +17,10 @@ def judge(command: Invocation, case_id: str, stored: Paths = None, out: Path | N
 
     Recomputes the verdicts after the kind, pattern, parts or range were changed. Runs nothing.
     Lists which verdicts change, and which observations are out of date because a test or probe
-    changed since. Exit codes: 0 all verdicts as expected and no observation is out of date; 1
-    otherwise; 2 usage or bad input.
+    changed since.
+
+    Exit codes: 0 all verdicts as expected and no observation is out of date; 1 otherwise; 2 usage
+    or bad input.
     """
 
     (case,) = command.select([case_id])

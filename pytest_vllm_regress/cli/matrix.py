@@ -29,7 +29,6 @@ from ..runner.sweep import DiskBudget, plan_sweep
 from ..util.paths import writable_root
 from ..util.sizes import GIB
 from .context import (
-    DISK,
     OK,
     Device,
     Invocation,
@@ -225,7 +224,7 @@ def _disk_limit(disk: str | None, releases: str | None, on: str | None) -> int |
     """Return the bytes that a sweep over releases on this machine may take; None for any other
     matrix."""
     if releases is not None and on is None:
-        return disk_limit(disk or DISK)
+        return disk_limit(disk)
     if disk is not None:
         raise UsageError(
             "--disk limits what --releases downloads on this machine; a cluster's nodes have limits of "

@@ -15,6 +15,7 @@ from ..cases.scaffold import (
     GitHubReport,
     Unreported,
     create_case,
+    set_up_folder,
 )
 from ..errors import Kind, UsageError
 from ..util.validation import json_or_text
@@ -42,7 +43,11 @@ def new(
     fixed_env: Names = None,
     set: Names = None,
 ) -> None:
-    """Write a new case: case.toml, a test that runs, a README."""
+    """Write a new case: case.toml, a test that runs, a README.
+
+    The first case of a new folder also gets the settings that `ruff` and `pytest` need: ruff.toml
+    beside it and, outside of a project, pytest.ini with its evidence environments.
+    """
 
     if finding is not None and from_fix is not None:
         raise UsageError("new: give --from or --finding, not both")
@@ -75,11 +80,14 @@ def new(
         )
     else:
         report = GitHubReport.parse(upstream or "")
-    case = create_case(command.cases_dir or Path("cases"), report, draft)
+    folder = command.cases_dir or Path("cases")
+    is_new = not folder.exists()
+    case = create_case(folder, report, draft)
+    settings_files = set_up_folder(case) if is_new else []
     warn_of(case, load_valid_cases(case.directory.parent).cases)
     if front == "serve" and Kind.EXCEPTION in case.symptom.kinds:
         warn(f"Note: {ERROR_STATUS}")
-    for path in sorted(case.directory.iterdir()):
+    for path in (*sorted(case.directory.iterdir()), *settings_files):
         say(str(path))
     if case.symptom.pattern == PLACEHOLDER:
         warn(f"Next: set symptom.pattern in {case.path} to a text that only this failure prints")

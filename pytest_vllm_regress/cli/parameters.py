@@ -17,7 +17,7 @@ import functools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
@@ -52,6 +52,9 @@ def as_command(
             warn(f"interrupted{': repeat the command to resume' if resumes else ''}")
             raise typer.Exit(INTERRUPTED) from None
 
+    # Typer breaks the lines of a paragraph where the source does.
+    paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return declared(run, name, function)
 
 

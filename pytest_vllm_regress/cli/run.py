@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..cases.rates import recent_results, unsteady
 from .context import Device, Invocation, Names, Paths, batches_of_shard, make_executor, say, warn
 
 
@@ -52,6 +53,10 @@ def run(
         if command.verbose:
             say(*observation_lines(outcome.run.results))
         print_to_console(outcome.run)
+    for rate in unsteady(recent_results(cases)):
+        if rate.environment in {result.environment for result in outcome.run.results}:
+            measure = command.command("validate", rate.case_id)
+            warn(f"note: {rate}. To measure it: {measure} --trials {rate.trials}")
     if outcome.interrupted:
         warn("interrupted: not everything was run")
     return outcome.exit_code

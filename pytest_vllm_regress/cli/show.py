@@ -10,6 +10,8 @@ from ..answers.audit.verdict_table import read_table
 from ..answers.fixes.index import NAME, fix_index
 from ..answers.fixes.overview import subsystem
 from ..cases.model import fields_of
+from ..cases.rates import recent_results
+from ..cases.results import RunResult, merge_results
 from ..util.text import one_line
 from .context import Invocation, TextOrJson, print_json, say, warn_of
 
@@ -30,7 +32,9 @@ def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None
     # Tests check the built-in cases, and the check takes a second.
     if command.cases_dir is not None:
         warn_of(case, command.loaded.cases)
-    ends = boundaries(case, read_table([case]))
+    # Runs of this machine count until `report --write` records them.
+    latest = merge_results([RunResult(tuple(recent_results([case])))])
+    ends = boundaries(case, read_table([case]).with_results(latest.results))
     if format == "json":
         print_json({**fields_of(case), "boundaries": [end.to_json() for end in ends]})
         return

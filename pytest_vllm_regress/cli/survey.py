@@ -40,7 +40,6 @@ from ..util.rundir import scratch
 from ..util.store import Store
 from ..util.versions import version_of
 from .context import (
-    DISK,
     OK,
     UNBUILT,
     UNEXPECTED,
@@ -178,8 +177,10 @@ def drift(
         raise UsageError(f"--python {python!r}: allowed is a minor version of Python, such as 3.11")
     chosen = chosen_releases(releases)
     today = datetime.datetime.now(datetime.UTC).date()
-    size = disk or (DISK if len(chosen) > 1 else None)
-    limited = limited_downloads(disk_limit(size)) if size else contextlib.nullcontext(lambda: None)
+    limited: contextlib.AbstractContextManager[Callable[[], None]]
+    limited = contextlib.nullcontext(lambda: None)
+    if disk or len(chosen) > 1:
+        limited = limited_downloads(disk_limit(disk))
     command = [*chosen, python, today.isoformat()]
     with resumed(drift_record.open_drifts, command, fresh=fresh) as drifts, limited as make_room:
         for version in chosen:

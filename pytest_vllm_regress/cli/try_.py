@@ -39,12 +39,13 @@ def try_(
     """Say which cases a patch to vLLM fixes and breaks.
 
     Compares a work tree with its base, on the simulated device. The verdicts on the base are kept
-    for the next time. Cases that have to do with the changed files are run first. Of the others
-    those that fail on the base are listed and not run, because they cannot break; cases that are
-    named are run in any case. --upstream also runs vLLM's own tests of the changed modules on both
-    sides, as far as the simulated device can. Arguments after -- go to pytest. Exit codes: 0 the patch breaks
-    nothing; 1 it breaks something; 2 usage; 3 an environment could not be built; 130 interrupted
-    (repeat the command to resume).
+    for the next time. Cases that have to do with the changed files are run first. Other cases
+    that fail on the base are listed and not run, because the patch cannot break them, unless you
+    name them. --upstream also runs vLLM's own tests of the changed modules on both
+    sides, as far as the simulated device can. Arguments after -- go to pytest.
+
+    Exit codes: 0 the patch breaks nothing; 1 it breaks something; 2 usage; 3 an environment could
+    not be built; 130 interrupted (repeat the command to resume).
     """
     show = speaker(format)
     cases = command.select(case_ids)

@@ -77,8 +77,9 @@ class EnvironmentCache:
     """The environments in ``root``/environments. Safe for several processes.
 
     ``limit_bytes`` limits their total size (default: VLLM_REGRESS_CACHE_LIMIT in GiB, else 60 GiB),
-    counting files shared by hard links once. Above it the least recently used environments that are
-    not in use are removed.
+    counting files shared by hard links once, with those in a uv cache of this project's own
+    (``uv.own_downloads``). Above it that cache is emptied, and then the least recently used
+    environments that are not in use are removed.
     """
 
     def __init__(self, root: Path | None = None, limit_bytes: int | None = None) -> None:
@@ -285,7 +286,8 @@ class EnvironmentCache:
             remembered = load_json(self.root / _TOTAL, _MAX_MARKER)
             if remembered["environments"] == now:
                 return int(remembered["size"])
-        size = disk_usage(self.root)
+        downloads = uv.own_downloads()
+        size = disk_usage(self.root, *([downloads] if downloads else []))
         if environments and can_write(self.root):
             with contextlib.suppress(UsageError):  # a full disk
                 write_atomically(
@@ -377,9 +379,20 @@ class EnvironmentCache:
         # after each removal. The sum of the sizes counts shared files several times; below the limit
         # it spares reading the folders.
         environments = self.listing()
-        if sum(environment.size for environment in environments) <= self._limit:
+        downloads = uv.own_downloads()
+        has_downloads = downloads is not None and downloads.exists()
+        if not has_downloads and sum(entry.size for entry in environments) <= self._limit:
             self.total_size()  # remembered for ``env list``
             return
+        if has_downloads and self.total_size() > self._limit:
+            progress(
+                f"more than {self._limit / GIB:.0f} GiB in {self.root.parent}: emptying uv's cache there"
+            )
+            try:
+                uv.empty_cache()
+            except BuildError as error:  # the environment is built all the same
+                progress(str(error))
+            (self.root / _TOTAL).unlink(missing_ok=True)
         for environment in environments:
             if self.total_size() <= self._limit:
                 return
@@ -500,9 +513,15 @@ def _lock_unused(lease: int) -> None:
 
 
 def _limit_from_environment() -> int:
-    text = os.environ.get("VLLM_REGRESS_CACHE_LIMIT")
+    limit = limit_of_user()
+    return _DEFAULT_LIMIT if limit is None else limit
+
+
+def limit_of_user() -> int | None:
+    """Return the bytes that VLLM_REGRESS_CACHE_LIMIT allows; None if it is not set."""
+    text = os.environ.get(uv.LIMIT_VARIABLE)
     if text is None:
-        return _DEFAULT_LIMIT
+        return None
     try:
         return int(float(text) * GIB)
     except ValueError:

@@ -34,6 +34,8 @@ MAX_MEMORY = 16 * GIB
 may never end it."""
 SWEEP_CACHE = "sweep-uv"
 """Folder in the cache for the downloads of commands that limit their disk space."""
+LIMIT_VARIABLE = "VLLM_REGRESS_CACHE_LIMIT"
+"""GiB that environments and what was downloaded for them may take."""
 TICK_S = 0.2
 """Seconds between checks for a cancelled build."""
 Progress = Callable[[str], None]
@@ -300,6 +302,18 @@ def own_cache(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def own_downloads() -> Path | None:
+    """Return the folder that uv uses as a cache for this project alone; None if it uses the user's,
+    which other projects use, too.
+
+    It has its own where the user limits the disk space, so that downloads count and can be removed,
+    and where there is no home to keep the user's in.
+    """
+    if "UV_CACHE_DIR" in os.environ or (LIMIT_VARIABLE not in os.environ and has_home()):
+        return None
+    return writable_root() / "uv" / "cache"
+
+
 def empty_cache() -> None:
     """Remove everything that uv has downloaded. Waits for other uv processes that use the cache.
 
@@ -337,11 +351,10 @@ def _environment() -> dict[str, str]:
     }
     if "PIP_FIND_LINKS" in os.environ:  # use pip's folder of wheels, too
         environment.setdefault("UV_FIND_LINKS", os.environ["PIP_FIND_LINKS"].replace(" ", ","))
+    if (downloads := own_downloads()) is not None:
+        environment["UV_CACHE_DIR"] = str(downloads)
     if not has_home():  # uv would create it
-        folders = {"UV_CACHE_DIR": "cache", "UV_PYTHON_INSTALL_DIR": "python"}
-        environment = {
-            name: str(writable_root() / "uv" / folder) for name, folder in folders.items()
-        } | environment
+        environment.setdefault("UV_PYTHON_INSTALL_DIR", str(writable_root() / "uv" / "python"))
     return environment | {
         "UV_NO_CONFIG": "0",
         "UV_NO_PROGRESS": "1",

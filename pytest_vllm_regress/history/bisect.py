@@ -108,6 +108,11 @@ class ReleaseAnswer:
             if self.others:
                 none = "no such change among these releases, only one in the other direction: see above"
             answers = [f"{self.case.id}: {none}"]
+        if lost := [name for name, result in self.results.items() if result.lost]:
+            answers[-1] += (
+                f"; not run, because this machine could not (a full disk): {', '.join(lost)}. Free some space and "
+                "repeat the command"
+            )
         return [*skipped, *notes, *answers]
 
     def to_json(self) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cases.model import Case
+from ..cases.rates import Rate
 from ..cases.results import TestResult, verdict_of
 from ..cases.verdict import Verdict, excerpt
 from ..environments.uv import cancelled_by
@@ -47,7 +48,8 @@ class CandidateResult:
     """State of a candidate, and why.
 
     Of ``runs`` runs with a clear verdict ``bad`` showed the failure; ``seconds`` is the time of all
-    runs.
+    runs. ``lost``: the machine failed, by a full disk for example, which says nothing about the
+    candidate.
     """
 
     state: CandidateState
@@ -55,6 +57,12 @@ class CandidateResult:
     runs: int = 0
     bad: int = 0
     seconds: float = 0.0
+    lost: bool = False
+
+    def after(self, before: CandidateResult) -> CandidateResult:
+        """Return the result with the runs ``before``, all of which passed."""
+        runs, seconds = self.runs + before.runs, self.seconds + before.seconds
+        return replace(self, runs=runs, seconds=round(seconds, 1))
 
     @property
     def in_words(self) -> str:
@@ -70,6 +78,9 @@ class CandidateResult:
         Empty for a single run.
         """
         return f" (failed {self.bad} of {self.runs} times)" if self.runs > 1 else ""
+
+
+_NOT_RUN = CandidateResult(CandidateState.SKIPPED, "")
 
 
 def output_file(case_id: str) -> Path:
@@ -103,7 +114,8 @@ class CandidateRunner:
 
     ``build`` builds an environment while another one runs; None disables building ahead.
     ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
-    ``trials``: runs per candidate; one failure among them makes it BAD.
+    ``trials``: least number of runs per candidate; one failure among them makes it BAD.
+    ``rates``: how often the failure showed in earlier runs, where it did so in some only.
     """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
@@ -111,6 +123,7 @@ class CandidateRunner:
     say: Say
     repeat: int = 2
     trials: int = 1
+    rates: tuple[Rate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,8 +160,15 @@ class CandidateSearch:
     runner: CandidateRunner
 
     def known(self) -> dict[int, CandidateState]:
-        """Return the states known so far, by index of the candidate."""
-        return states_in(self.results.entries, self.plan.candidates)
+        """Return the states known so far, by index of the candidate. One that passed in far fewer
+        runs than the rate needs is tried again."""
+        needed = self._trials()
+        results = {
+            name: result
+            for name, result in self.results.entries.items()
+            if result.state is not CandidateState.GOOD or 2 * result.runs >= needed
+        }
+        return states_in(results, self.plan.candidates)
 
     def run(self) -> None:
         """Run candidates until the search is complete.
@@ -171,11 +191,20 @@ class CandidateSearch:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
                     builder.submit(self._build_ahead, environment, over)
-                result = self._try(plan.environments[index], self.runner.trials)
-                self._record(plan.candidates[index], result)
+                before = self.results.entries.get(plan.candidates[index], _NOT_RUN)
+                result = self._try(plan.environments[index], self._trials() - before.runs)
+                self._record(plan.candidates[index], result.after(before))
         finally:
             over.set()  # or the end of the command would wait for a build that nobody needs
             builder.shutdown(wait=False, cancel_futures=True)
+
+    def _trials(self) -> int:
+        """Return how often the next candidate is run: as often as the rates need at which the
+        failure showed in others, so that a pass means that it is not there."""
+        shown = [result for result in self.results.entries.values() if result.bad]
+        bad, runs = sum(r.bad for r in shown), sum(r.runs for r in shown)
+        seen = [Rate(self.plan.case.id, "", bad, runs)] if shown else []
+        return max(self.runner.trials, *(rate.trials for rate in (*self.runner.rates, *seen)), 1)
 
     def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
         """Run a candidate again ``runs`` times, unless there is the result of an earlier
@@ -206,7 +235,7 @@ class CandidateSearch:
         batch = Batch(environment, (self.plan.case,), {})
         reasons: dict[CandidateState, str] = {}
         bad = done = unclear = 0
-        why = "no result"
+        why, lost = "no result", False
         while done < trials and unclear < self.runner.repeat:
             logger.info(
                 "try %s in %s: %d of %d trials done", self.plan.case.id, environment, done, trials
@@ -217,8 +246,9 @@ class CandidateSearch:
             results = outcome.run.results
             state = state_of(results)
             why = _why(results, state)
+            lost = bool(outcome.lost)
             if state is CandidateState.SKIPPED or (
-                state is None and (outcome.unbuilt or _fails_to_import(results))
+                state is None and (lost or outcome.unbuilt or _fails_to_import(results))
             ):
                 break
             if state is None:
@@ -231,7 +261,8 @@ class CandidateSearch:
         overall = CandidateState.GOOD if done == trials else CandidateState.SKIPPED
         if bad:
             overall = CandidateState.BAD
-        return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds)
+        lost &= overall is CandidateState.SKIPPED
+        return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds, lost)
 
     def _likely_next(self, index: int) -> list[str]:
         """Return the environments that follow if this candidate is bad, and if it is good."""

@@ -190,6 +190,7 @@ def _footer(run: RunResult, cells: _Cells) -> list[Text]:
         for cell in absent
     ]
     details += _problems(run)
+    details = [*_same_failures(cells), *details]
     if not cells.unexpected:
         return [Text(), *details, Text(f"{_counts(cells)}: {outcome(run, cells.all)}")]
     footer = [Text(), Text(_counts(cells)), *details]
@@ -201,6 +202,15 @@ def _footer(run: RunResult, cells: _Cells) -> list[Text]:
         line = f"[{number}] {cells.sign(cell.verdict)} {cell.verdict.value} {_place(cell)}"
         last.append(Text(line, style=_UNEXPECTED))
     return footer + last
+
+
+def _same_failures(cells: _Cells) -> list[Text]:
+    """Name the cells that show the documented failure of another case, whatever their verdict."""
+    return [
+        Text(f"same traceback or text as {', '.join(cell.same_as)}: {_place(cell)}", _UNEXPECTED)
+        for cell in cells.all
+        if cell.same_as
+    ]
 
 
 def _counts(cells: _Cells) -> str:

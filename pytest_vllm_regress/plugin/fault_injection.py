@@ -46,6 +46,8 @@ class FaultInjection:
     """One impostor in one leg: it replaces every answer of the target.
 
     ``injected``: there was a request to replace. ``replaced``: the calls that it replaced.
+    ``ignored``: those whose address ignored the wrong argument, so that the request did what it
+    does without it.
     """
 
     def __init__(self, impostor: Impostor, case: Case, flood: str) -> None:
@@ -53,6 +55,7 @@ class FaultInjection:
         self.acts_as = impostor_of_kind(case) if impostor is Impostor.FLOODED_LOG else impostor
         self.injected = False
         self.replaced: list[str] = []
+        self.ignored: list[str] = []
         self._flood = flood if impostor is Impostor.FLOODED_LOG else ""
         self._phases = case.symptom.phases
 
@@ -168,9 +171,14 @@ class _Transport(httpx.BaseTransport):
                 )
                 # What ends an address that ignores the argument is the real failure.
                 self._fault.injected = False
-                response = _rejection(self._real.handle_request(wrong))
+                response = self._real.handle_request(wrong)
                 self._fault.injected = True
-                return response
+                self._fault.replaced[-1] += f" with {', '.join(_WRONG)} = {_WRONG_VALUE!r}"
+                if _is_rejection(response):
+                    return response
+                response.close()
+                self._fault.ignored.append(f"{request.method} {request.url.path}")
+                return _error(400, f"unexpected argument '{_NOBODY}'")
             case Impostor.EMPTY_ANSWER:
                 if json.loads(request.read() or b"{}").get("stream"):
                     return httpx.Response(200, text="data: [DONE]\n\n")
@@ -184,13 +192,9 @@ class _Transport(httpx.BaseTransport):
         self._real.close()
 
 
-def _rejection(response: httpx.Response) -> httpx.Response:
-    """Return the answer to a wrong argument: the server's, or that of another address where this
-    one ignores unknown arguments."""
-    if response.is_error and repr(_WRONG_VALUE) in response.read().decode(errors="replace"):
-        return response
-    response.close()
-    return _error(400, f"unexpected argument '{_NOBODY}'")
+def _is_rejection(response: httpx.Response) -> bool:
+    """Return whether an address refused a wrong argument, which it names then."""
+    return response.is_error and repr(_WRONG_VALUE) in response.read().decode(errors="replace")
 
 
 def _error(status: int, message: str) -> httpx.Response:

@@ -53,6 +53,12 @@ class ImpostorRuns:
                 observation,
                 Observation(Kind.PASSED, observation.phase),
             )
+            progress = session_of(item.config).progress
+            about = f"{marked.case.id} on {target.name}, {fault.impostor}"
+            if fault.ignored and decision.verdict.shown:
+                ignoring = ", ".join(dict.fromkeys(fault.ignored))
+                progress(f"{about}: left out, because {ignoring} ignores unknown arguments")
+                continue
             run = ImpostorRun(
                 marked.case.id,
                 target.name,
@@ -62,9 +68,7 @@ class ImpostorRuns:
                 decision.reason,
                 tuple(fault.replaced),
             )
-            session_of(item.config).progress(
-                f"{run.case} on {run.environment}, {run.impostor}: {run.verdict.value}"
-            )
+            progress(f"{about}: {run.verdict.value}")
             runs.append(run)
         self._runs += runs
         write_impostor_runs(self._file, self._runs)

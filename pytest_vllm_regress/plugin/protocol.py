@@ -146,7 +146,9 @@ def early_exit_policy(
         return policy()
     symptom = marked.case.symptom
     in_log = Part.LOG in symptom.parts_for(Kind.HANG)
-    hang = DocumentedHang(symptom.pattern, symptom.phases) if in_log else None
+    # Of several texts the one that is waited for may come first.
+    waits = in_log and not symptom.all
+    hang = DocumentedHang(symptom.pattern, symptom.phases) if waits else None
     return policy(documents_hang=True, hang=hang, subject=subject)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,16 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from ..answers.explain.siblings import same_failures
 from ..cases.loading import default_cases_dir, load_valid_cases
 from ..cases.model import Case
 from ..cases.observation import FAILURES, TEST, Observation
 from ..cases.proofs.fingerprint import code_fingerprint
 from ..cases.proofs.proof import FILE as PROOF
+from ..cases.proofs.proof import recorded_versions
 from ..cases.results import TestResult
 from ..cases.verdict import (
+    START_PHASES,
     Decision,
     Verdict,
     cases_that_document,
@@ -49,6 +54,8 @@ from .state import settings_of
 
 MAX_SHOWN = 4000
 MAX_REPLY = 150
+_DEATH = re.compile(r"EngineDeadError|EngineCore encountered a fatal error")
+"""What vLLM prints when an engine has died."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ class JudgedLeg:
     control: Leg | None
     control_observed: Observation | None
     decision: Decision
+    same_as: tuple[str, ...] = ()
+    """Other cases whose documented failure was seen."""
 
     @property
     def case(self) -> Case:
@@ -99,11 +108,21 @@ def decide_leg(
     if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (case.directory / PROOF).exists():
         reason = f"{_never_shown(subject)}; {decision.reason}"
         decision = dataclasses.replace(decision, reason=reason)
-    if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
-        others = [other for other in _cases_around(case.directory) if other.id != case.id]
-        if names := cases_that_document(others, target.versions, observed):
-            decision = name_others(decision, observed, names)
-    return judged(decision)
+    if not _target_failed(observed):
+        return judged(decision)
+    others = [other for other in _cases_around(case.directory) if other.id != case.id]
+    if decision.verdict is Verdict.INCONCLUSIVE and (
+        names := cases_that_document(others, target.versions, observed)
+    ):
+        decision = name_others(decision, observed, names)
+    if decision.verdict is Verdict.NOT_APPLICABLE:  # that names the other case
+        return judged(decision)
+    unrelated = [other for other in others if not case.may_share_failure_with(other)]
+    same_as = same_failures(observed, unrelated, recorded_versions(target.versions, case))
+    if same_as:
+        reason = f"same traceback or text as {', '.join(same_as)}: {decision.reason}"
+        decision = dataclasses.replace(decision, reason=reason)
+    return judged(decision, same_as)
 
 
 @functools.cache
@@ -140,7 +159,7 @@ def observe(leg: Leg) -> Observation:
     A test that could not do its work because the server does not have the address is not
     applicable.
     """
-    seen = _first_documented(leg) or _seen(leg, next(leg.errors, None))
+    seen = _first_documented(leg) or _death_first(leg, _seen(leg, next(leg.errors, None)))
     observation = replace(seen, summary=mask(seen.summary), at_work=tuple(leg.at_work))
     path = unknown_address(leg.last_replies[-1]) if leg.last_replies else ""
     if path and (
@@ -149,6 +168,22 @@ def observe(leg: Leg) -> Observation:
         lacks = Unsupported(f"it serves no {path} (HTTP 404)", lacks=f"route {path}")
         return _not_applicable(leg, lacks)
     return observation
+
+
+def _death_first(leg: Leg, seen: Observation) -> Observation:
+    """Return the observation as that of an engine's death where the log says so or a process is
+    gone, whatever failed first: the engine may end only later. A failure that the case documents
+    stays itself."""
+    said = "\n".join(seen.parts.get(part, "") for part in (Part.LOG, Part.EXCEPTION, Part.ANSWER))
+    is_of_running = seen.phase not in (*START_PHASES, TEST)
+    if seen.kind not in (Kind.WRONG_RESULT, Kind.EXCEPTION) or not is_of_running:
+        return seen
+    if not (leg.dead or _DEATH.search(said)):
+        return seen
+    with contextlib.suppress(PatternError):  # the verdict says so
+        if leg.symptom is not None and leg.symptom.is_shown_by(seen):
+            return seen
+    return replace(seen, kind=Kind.ENGINE_DEATH)
 
 
 def _first_documented(leg: Leg) -> Observation | None:
@@ -275,6 +310,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         not_expected_because="--vllm-fail-on-known" if refused else "",
         decides=target is None or case.can_show(target.versions, judged.marked.variant),
         cause=judged.decision.cause,
+        same_as=judged.same_as,
         held=subject.error.containers if isinstance(subject.error, HeldRequests) else (),
     )
 

@@ -22,8 +22,17 @@ def count(n, word="", table=None):
 def broken():
     raise RuntimeError("on purpose")
 """
+START = "\x1b[36mINFO\x1b[0m the start of the server"
+SINCE = '"POST /v1/completions HTTP/1.1" 500 Internal Server Error\rthe traceback'
 SERVER = SimpleNamespace(
-    root_url="http://127.0.0.1:9", base_url="http://127.0.0.1:9/v1", api_key="k1", model="m"
+    root_url="http://127.0.0.1:9",
+    base_url="http://127.0.0.1:9/v1",
+    api_key="k1",
+    model="m",
+    log=lambda: "",
+    child=SimpleNamespace(
+        logs=SimpleNamespace(from_start=lambda: f"{START}\n{SINCE}"), engine_is_dead=False
+    ),
 )
 SAY = "import json, os, sys; print(json.dumps([sys.argv[1:], {n: v for n, v in os.environ.items() if n[:6] in ('VLLM_R', 'OPENAI')}]))"
 
@@ -151,3 +160,29 @@ def test_bad_input_ends_with_2(
 ) -> None:
     assert cli.main(["ask", "--env", str(affected_target), *arguments]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize(
+    ("option", "logged", "dead", "shown"),
+    [
+        (["--show-log"], "", False, f"{START}\n{SINCE}\n"),
+        ([], SINCE, False, f"{SINCE}\n"),
+        ([], "slot 500 is free", True, "slot 500 is free\n"),
+        ([], "slot 500 is free", False, ""),
+    ],
+)
+def test_the_log_is_shown_as_it_is_when_asked_for_and_after_a_server_error(
+    affected_target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    option: list[str],
+    logged: str,
+    dead: bool,
+    shown: str,
+) -> None:
+    monkeypatch.setattr(SERVER, "log", lambda: logged)
+    monkeypatch.setattr(SERVER.child, "engine_is_dead", dead)
+    assert cli.main(["ask", "--env", str(affected_target), *option, "--", "true"]) == 0
+    printed = capfd.readouterr().err
+    assert printed.endswith(shown) and ("500" in printed) is bool(shown)

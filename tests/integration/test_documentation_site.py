@@ -36,6 +36,11 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
         "Generated tables",
     ]
     assert "bisect" in (out / "searchindex.js").read_text()
+    assert 'href="../../../overview/index.html"' in (commands / "audit.html").read_text()
+    overview = out / "overview"
+    for page in ("index.html", "cases/vllm-17173.html", "releases/0.8.4.html"):
+        home = "../" * page.count("/") + "../index.html"
+        assert f'<a href="{home}">Documentation</a>' in (overview / page).read_text()
 
 
 def test_every_page_of_the_index_is_in_the_navigation_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import subprocess
 import zipfile
 from pathlib import Path
@@ -113,6 +114,16 @@ def test_pytest_works_in_an_empty_project(guest: Guest) -> None:
     assert "(default: 90 % of the machine's" in outputs["--help"]
     assert "vllm_engine" in outputs["--fixtures"]
     assert "vllm_case(id" in outputs["--markers"]
+
+
+def test_an_audit_answers_within_three_seconds(guest: Guest) -> None:
+    """Of processor time, and with the first run, which compiles the modules."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    audit = guest.run("vllm-regress", "audit", "vllm==0.8.4")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert audit.returncode == 1, audit.stderr
+    assert "documented failures\n  what to do:  upgrade to" in audit.stdout
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
 
 
 def test_the_command_writes_only_below_the_cache(guest: Guest, make_target: MakeTarget) -> None:

@@ -241,7 +241,7 @@ def _in_its_place(shown: CaseOccurrences) -> list[Occurrence]:
     recorded: list[LoggedFailure] = []
     if any(entry.match.part is Part.EXCEPTION for entry in shown.kept):
         with contextlib.suppress(UsageError):  # nothing readable is recorded
-            recorded += _recorded_failures(shown.case)
+            recorded += recorded_failures(shown.case)
     if not recorded or any(not f.frames or f.frames[-1].of_vllm for f in recorded):
         return shown.kept
     is_of_python = all(failure.frames[-1].of_standard_library for failure in recorded)
@@ -263,7 +263,11 @@ def _in_its_place(shown: CaseOccurrences) -> list[Occurrence]:
     return [entry for entry in shown.kept if not functions or is_in_place(entry)]
 
 
-def _recorded_failures(case: Case) -> Iterator[LoggedFailure]:
+def recorded_failures(case: Case) -> Iterator[LoggedFailure]:
+    """Yield the failures whose tracebacks affected environments showed when the case was proven.
+
+    Raises ``UsageError`` for an invalid file of observations.
+    """
     for run in load_observations(case):
         for result in run.results:
             if result.verdict is Verdict.REPRODUCED and result.observation is not None:

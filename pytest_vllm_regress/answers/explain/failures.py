@@ -27,6 +27,11 @@ _VAGUE = frozenset({"KeyError", "AttributeError", "StopIteration", "IndexError"}
 """Exceptions that are often only handled on the way to the one that says what is wrong."""
 
 
+def without_variables(text: str) -> str:
+    """Return a text without what differs between runs: numbers, addresses, paths, ids."""
+    return " ".join(_VARIABLE.sub(" ", text).split())
+
+
 @dataclass(frozen=True)
 class FailureSignature:
     """What two occurrences of one failure have in common: exception, innermost functions of vLLM

@@ -9,7 +9,7 @@ from ...cases.scaffold import DEFAULT_REPOSITORY, Draft, GitHubReport
 from ...environments.names import unavailable_reason
 from .index import Fix, FixIndex
 
-_TAGS = re.compile(r"^(?:\[[^\]]*\]\s*)+")
+_TAGS = re.compile(r"^(?:\[[^\]]*\]\s*)+:?\s*")
 
 
 def draft_of_fix(index: FixIndex, fix: Fix, draft: Draft) -> Draft:

@@ -56,7 +56,7 @@ def claims_fingerprint(case: Case) -> str:
         case.id,
         case.devices,
         [str(affected) for affected in case.affected],
-        astuple(case.symptom),
+        _without_default(astuple(case.symptom)),
         case.racy,
         # Not the words of omits and none: they may change freely.
         (
@@ -72,6 +72,12 @@ def claims_fingerprint(case: Case) -> str:
         astuple(case.evidence),
     )
     return _digest(repr(claims))
+
+
+def _without_default(symptom: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the fields of a symptom without ``all`` where it is empty, as it was before there was
+    such a key: proofs of then stay valid."""
+    return symptom if symptom[-1] else symptom[:-1]
 
 
 def code_fingerprint(directory: Path) -> str:

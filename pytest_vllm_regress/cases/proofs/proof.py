@@ -23,6 +23,7 @@ from ...util.codec import Document, Meta, encode, load, replace
 from ...util.files import read_bounded, write_atomically
 from ..model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from ..observation import Line
+from ..rates import Rate
 from ..results import Device, TestResult, one_of, verdict_of
 from ..verdict import Verdict, combine
 from .fingerprint import case_fingerprint, code_fingerprint
@@ -226,6 +227,18 @@ def _trial_problems(
         if verdict is not expected:
             yield f"trial {number} of {len(by_trial)} was {verdict.value}, not {expected.value}{_why(trial, verdict)}"
     results = [result for trial in by_trial for result in trial]
+    shown = [verdict_of(trial).shown for trial in by_trial]
+    if role == AFFECTED and True in shown and False in shown:
+        rate = Rate(case.id, results[0].environment, shown.count(True), len(shown))
+        yield f"{rate}: let the test try more often in one run, until each trial shows it"
+    if role == AFFECTED and (
+        same := tuple(dict.fromkeys(name for r in results for name in r.same_as))
+    ):
+        named = ", ".join(f'"{name}"' for name in same)
+        yield (
+            f"what the test shows is the failure of {', '.join(same)}: the same traceback or text. Change the test "
+            f"until it shows the reported one; or, if both have one cause, write related = [{named}] in case.toml"
+        )
     if role == AFFECTED and _needs_leg(case) and not _control_outcome(results):
         yield f"no control leg passed; a case of kind {case.symptom.kind} needs one"
     yield from tests_without_mechanism(case, results)

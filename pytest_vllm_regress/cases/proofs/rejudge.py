@@ -122,13 +122,18 @@ def _trimmed(case: Case, result: TestResult) -> TestResult:
 def _cut(case: Case, text: Masked) -> Masked:
     """Truncate a text: keep the lines around the documented failure, or else around what the log
     says of it, or else its beginning and end."""
-    wanted = [case.symptom.pattern, *([case.log.pattern] if case.log else ())]
-    spans = (search(pattern, text) for pattern in wanted if len(text) > KEPT_PART)
-    span = next(filter(None, spans), None)
-    if span is None:
+    if len(text) <= KEPT_PART:
+        return text
+    symptom = case.symptom
+    spans = [search(pattern, text) for pattern in (symptom.pattern, *symptom.all)]
+    found = [span for span in spans if span is not None]
+    if not found and case.log and (logged := search(case.log.pattern, text)):
+        found = [logged]
+    if not found:
         return truncate_middle(text, KEPT_PART)
-    start = text.rfind("\n", 0, max(0, span[0] - _BEFORE)) + 1
-    end = text.find("\n", span[1] + _AFTER)
+    first, last = min(start for start, _ in found), max(end for _, end in found)
+    start = text.rfind("\n", 0, max(0, first - _BEFORE)) + 1
+    end = text.find("\n", last + _AFTER)
     return Masked(text[start : end if end >= 0 else len(text)])
 
 

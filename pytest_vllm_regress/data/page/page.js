@@ -51,9 +51,12 @@ const setUpTable = (table, filters) => {
   const rows = all("tbody tr:not(.group)", table).map((row) => ({ row, cells: [...row.cells], text: row.cells[0].textContent.toLowerCase() }));
   const bySeverity = [...rows];
   const places = new Map();
+  const readAll = (cell) => {
+    places.set(cell, [...cell.children].flatMap(read));
+    return places.get(cell);
+  };
   const marks = (cell) => {
-    if (!places.has(cell)) places.set(cell, [...cell.children].flatMap(read));
-    const known = places.get(cell);
+    const known = places.get(cell) || readAll(cell);
     return device ? known.filter((mark) => mark.device === device) : known;
   };
   const has = (cell, names) => marks(cell).some((mark) => names.some((name) => mark.names.includes(name)));
@@ -105,56 +108,88 @@ const setUpTable = (table, filters) => {
       visible += kept;
       if (kept && effect) counts[effect] += 1;
     }
+    if (group) arrange();
     for (const body of table.tBodies) body.hidden = !body.querySelector("tr:not(.group, [hidden])");
     const heads = columns.map((column) => head[column].textContent);
     byId("filter-result").textContent = pair
       ? `${heads[0]} to ${heads[1]}: ${Object.entries(counts).map(([name, count]) => `${name} ${count}`).join(", ")}`
       : visible < rows.length ? `${visible} of ${rows.length} cases` : "";
+    if (release) remember();
   };
 
-  // The verdicts of one device: the marks that have none are hidden.
+  // The verdicts of one device: the marks that have none are hidden. Thousands of cells: nothing is
+  // written that stays as it is.
   const words = new Map(all("option[data-code]", filters).map((option) => [option.dataset.code, option.text.toLowerCase()]));
   const showDevice = () => {
     device = devices.value;
     for (const { cells } of rows) {
-      for (const cell of cells.slice(1)) {
+      for (const cell of cells) {
+        const known = cell.tagName === "TD" ? places.get(cell) || readAll(cell) : [];
+        if (!known.length) continue;
         const link = cell.firstElementChild;
-        if (!link) continue;
-        const [mark] = marks(cell);
+        const mark = known.find((each) => !device || each.device === device);
+        if (link.hidden === !!mark) link.hidden = !mark;
+        if (!mark || known.length === 1) continue;
         link.everywhere ??= { className: link.className, href: link.getAttribute("href"), textContent: link.textContent };
-        link.hidden = !mark;
-        if (!mark) continue;
-        const href = `${link.everywhere.href.split("#")[0]}#${mark.place}`;
-        const next = device ? { className: mark.names[0], href, textContent: words.get(mark.names[0]) } : link.everywhere;
-        if (link.className !== next.className) link.className = next.className;
-        if (link.textContent !== next.textContent) link.textContent = next.textContent;
+        const { href } = link.everywhere;
+        const next = device ? { className: mark.names[0], href: `${href.split("#")[0]}#${mark.place}`, textContent: words.get(mark.names[0]) } : link.everywhere;
+        for (const name of ["className", "textContent"]) if (link[name] !== next[name]) link[name] = next[name];
         if (link.getAttribute("href") !== next.href) link.href = next.href;
       }
     }
     apply();
   };
-  // Bodies of the table with headings, one for each severity or family.
-  const showGroups = () => {
+  // Bodies of the table with headings: one for each severity or family, or for each effect while two
+  // columns are compared, what breaks first.
+  const EFFECTS = ["breaks", "leaves", "fixes", ""];
+  let arranged = "severity";
+  const arrange = () => {
+    const by = columns.length > 1 ? "change" : group.value;
+    const key = ({ row }) => row.dataset[by] || "";
+    const now = by === "change" ? by + bySeverity.map(key) : by;
+    if (now === arranged) return;
+    arranged = now;
+    const rank = by === "change" ? (entry) => EFFECTS.indexOf(key(entry)) : () => 0;
+    const ordered = [...bySeverity].sort((a, b) => rank(a) - rank(b) || (by === "family" ? key(a).localeCompare(key(b)) : 0));
     const bodies = new Map();
-    const key = (row) => row.dataset[group.value];
-    const ordered = group.value === "severity" ? bySeverity : [...bySeverity].sort((a, b) => key(a.row).localeCompare(key(b.row)));
     const heading = table.querySelector(".group");
-    for (const { row } of ordered) {
-      const name = key(row);
+    for (const entry of ordered) {
+      const name = key(entry);
       if (!bodies.has(name)) {
         const body = document.createElement("tbody");
         const title = body.appendChild(heading.cloneNode(true)).querySelector(".stay");
         title.firstChild.data = `${name} `;
         bodies.set(name, body);
       }
-      bodies.get(name).append(row);
+      bodies.get(name).append(entry.row);
     }
     for (const body of bodies.values()) body.querySelector("small").textContent = body.rows.length - 1;
     all("tbody", table).forEach((body) => body.remove());
     table.append(...bodies.values());
     rows.splice(0, rows.length, ...ordered);
-    apply();
   };
+  // The address names what is chosen, so that a view can be sent to somebody. Selects by their
+  // words: numbers of columns change with each release.
+  const named = { text: fields[0], family: fields[1], severity: fields[2], verdict: fields[3], before: compared[0], after: compared[1], device: devices, group, release, newest };
+  const view = Object.entries(named).filter(([, field]) => field);
+  const remember = () => {
+    const chosen = view.map(([name, field]) => [name,
+      field.matches("select") ? field.selectedIndex && field.selectedOptions[0].text : field.type === "checkbox" ? field.checked : field.value.trim()]);
+    const query = new URLSearchParams(chosen.filter(([, value]) => value));
+    history.replaceState(null, "", query.size ? `#${query}` : location.pathname + location.search);
+  };
+  const recall = () => {
+    const query = new URLSearchParams(location.hash.slice(1));
+    for (const [name, field] of view) {
+      const value = query.get(name) || "";
+      if (field.matches("select")) field.selectedIndex = Math.max(0, [...field.options].findIndex((option) => option.text === value));
+      else if (field.type === "checkbox") field.checked = !!value;
+      else field.value = value;
+    }
+    showOrder();
+    showDevice();
+  };
+  const showOrder = () => { table.classList.toggle("newest", newest.checked); showEnd(); };
   const every = [...fields, ...compared].filter(Boolean);
   every.forEach((field) => field.addEventListener(field.matches("select") ? "change" : "input", apply));
   byId("filter-reset").addEventListener("click", () => {
@@ -164,10 +199,11 @@ const setUpTable = (table, filters) => {
   if (release) {
     release.addEventListener("change", apply);
     devices.addEventListener("change", showDevice);
-    group.addEventListener("change", showGroups);
-    newest.addEventListener("change", () => { table.classList.toggle("newest", newest.checked); showEnd(); });
+    group.addEventListener("change", apply);
+    newest.addEventListener("change", () => { showOrder(); remember(); });
     NARROW.addEventListener("change", apply);
-    apply();
+    addEventListener("hashchange", () => { if (location.hash.includes("=")) recall(); }); // not #main
+    recall();
     requestIdleCallback(() => rows.forEach(({ cells }) => cells.slice(1).forEach(marks))); // the first filter need not wait for it
   }
   filters.hidden = false;
@@ -235,6 +271,13 @@ const setUpTable = (table, filters) => {
   if (frame.classList.contains("dense")) showEnd();
   all(".keys", table).forEach((element) => { element.hidden = false; });
 };
+// The page of a release that the reader chooses.
+const yours = byId("yours");
+if (yours) {
+  const field = yours.querySelector("select");
+  addEventListener("pageshow", () => { field.value = ""; yours.hidden = false; });
+  field.addEventListener("change", () => { if (field.value) location.href = field.value; });
+}
 all(".chart").forEach((chart) => { chart.scrollLeft = chart.scrollWidth; }); // the newest releases
 const filters = document.querySelector(".filters");
 // After the first paint, which a large table would delay.

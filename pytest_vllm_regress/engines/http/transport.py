@@ -311,7 +311,8 @@ class Transport(Running):
             if last:
                 raise self.child.failures.hung(
                     deadline,
-                    f"{tokens.total()} of {at_least} tokens were counted within {deadline.allowed_s:g} s",
+                    f"{tokens.total()} of {at_least} tokens were counted within {deadline.allowed_s:g} s: {dict(tokens)} by "
+                    "rank; some releases, such as 0.8.5, do not count those of every rank",
                 )
             self.child.pause(_PAUSE_S)
 

@@ -12,6 +12,15 @@ ToolChoice = Literal["auto", "required", "named"]
 _GENERATING = ("/completions", "/responses", "/messages", "/transcriptions", "/translations")
 _HISTORY = ("messages", "input", "prompt")
 """Where the conversation stands: chat and Anthropic's API, the Responses API, completions."""
+_SCHEMAS = (
+    "response_format.json_schema.schema",
+    "structured_outputs.json",
+    "guided_json",
+    "text.format.schema",
+    "output_config.format.schema",
+)
+"""Where a request has the schema of its answer: chat and completions, vLLM's own fields, the
+Responses API, Anthropic's API."""
 _OF_THE_MODEL = ("function_call", "reasoning")
 _TEXTS = ("text", "content", "output")
 
@@ -61,9 +70,47 @@ class ClientRequest:
             return "named" if kind in ("function", "tool", "custom") else _general(kind)
         return _general(choice)
 
+    @property
+    def schema(self) -> Any:
+        """The JSON schema that the answer must follow; empty if the request has none."""
+        places = (_at(self.body, *path.split(".")) for path in _SCHEMAS)
+        return next((place for place in places if isinstance(place, Mapping)), {})
+
+    def parameters(self, function: str) -> Any:
+        """Return the JSON schema of a function's arguments; empty if the request does not have it."""
+        tools = self.body.get("tools")
+        for tool in tools if isinstance(tools, Sequence) else ():
+            about = _at(tool, "function") or tool  # the Responses API has no level "function"
+            if _at(about, "name") == function:
+                return _at(about, "parameters") or _at(about, "input_schema") or {}
+        return {}
+
     def _items(self) -> Iterator[Any]:
         history = next((self.body[key] for key in _HISTORY if key in self.body), ())
         yield from [history] if isinstance(history, str) else history or ()
+
+
+def in_order(value: Any, schema: Any, root: Any = None) -> Any:
+    """Return a JSON value with its keys in the order in which a schema lists its properties, in
+    which grammars want them."""
+    root = schema if root is None else root
+    reference = _at(schema, "$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        schema = _at(root, *reference[2:].split("/"))
+    if isinstance(value, Mapping):
+        properties = _at(schema, "properties") or {}
+        names = [*(name for name in properties if name in value), *value]
+        return {name: in_order(value[name], properties.get(name), root) for name in names}
+    if isinstance(value, list):
+        return [in_order(item, _at(schema, "items"), root) for item in value]
+    return value
+
+
+def _at(document: Any, *names: str) -> Any:
+    """Return what stands in nested objects below these names; None if there is no such place."""
+    for name in names:
+        document = document.get(name) if isinstance(document, Mapping) else None
+    return document
 
 
 def _general(choice: object) -> ToolChoice:

@@ -13,6 +13,7 @@ simulated device, a foreign checkpoint) refuses the request with ``Unsupported``
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -34,9 +35,10 @@ from ...target_site.vllm_regress_target.script_format import (
     encode,
 )
 from ...target_site.vllm_regress_target.vocabularies import TEKKEN, TOKENIZER
+from ...util.codec import replace
 from ...util.files import read_bounded
 from ..checkpoints.tokenizers import added_tokens, tokens
-from .client_request import ToolChoice
+from .client_request import ClientRequest, ToolChoice, in_order
 from .formats import FunctionCall
 
 NO_SCRIPTED_BEAMS = (
@@ -57,8 +59,8 @@ class CallWriter(Protocol):
 class Script:
     """The simulated model's answer to one prompt. Everything around the model is stock vLLM.
 
-    Make one with ``text``, ``raw``, ``tokens``, ``either`` or ``tool_call``, join them with
-    ``then``, and give it to ``Server.script``, or put it into a prompt with ``prompt``.
+    Make one with ``text``, ``raw``, ``tokens``, ``either``, ``value`` or ``tool_call``, join them
+    with ``then``, and give it to ``Server.script``, or put it into a prompt with ``prompt``.
     ``end``: the end token follows. With ``end=False`` the script repeats until something else ends
     the answer (max_tokens, a stop string). After the end of a script the model generates the end
     token only.
@@ -68,6 +70,7 @@ class Script:
     end: bool = True
     calls: tuple[FunctionCall, ...] = ()
     choice: ToolChoice | None = None
+    values: tuple[Any, ...] = ()
 
     @classmethod
     def text(cls, text: str, *, end: bool = True) -> Script:
@@ -107,6 +110,15 @@ class Script:
         return cls((tuple((_single(token), float(share)) for token, share in shares.items()),), end)
 
     @classmethod
+    def value(cls, value: Any) -> Script:
+        """Generate a JSON value as a grammar wants it: without spaces, which every backend of every
+        release allows, and by ``Server.script`` with its keys in the order of the request's schema.
+
+        After it nothing else may be said.
+        """
+        return cls(values=(value,))
+
+    @classmethod
     def tool_call(
         cls, name: str, arguments: Mapping[str, Any], *, choice: ToolChoice | None = None
     ) -> Script:
@@ -122,10 +134,23 @@ class Script:
     def then(self, more: Script | str) -> Script:
         """Return this script followed by ``more``, which also determines how the whole script ends."""
         more = Script.text(more) if isinstance(more, str) else more
-        if self.calls and more.steps:
-            raise UsageError("Script: only a further tool call may follow a tool call")
+        if self.values or (self.calls and (more.steps or more.values)):
+            only = "nothing" if self.values else "only a further tool call"
+            said = "a value" if self.values else "a tool call"
+            raise UsageError(f"Script: {only} may follow {said}")
         choice = self.choice if more.choice is None else more.choice
-        return Script(self.steps + more.steps, more.end, self.calls + more.calls, choice)
+        calls = self.calls + more.calls
+        return Script(self.steps + more.steps, more.end, calls, choice, more.values)
+
+    def in_order_of(self, request: ClientRequest) -> Script:
+        """Return the script with the keys of its value, and of the arguments of its calls, in the
+        order in which the schemas in a request name them."""
+        calls = tuple(
+            replace(call, arguments=in_order(call.arguments, request.parameters(call.name)))
+            for call in self.calls
+        )
+        values = tuple(in_order(value, request.schema) for value in self.values)
+        return dataclasses.replace(self, calls=calls, values=values)
 
     def answer(self, choice: ToolChoice, write: CallWriter) -> ScriptedAnswer:
         """Return the script for a request with this ``tool_choice``, with its calls as ``write``
@@ -133,6 +158,9 @@ class Script:
         steps = self.steps
         if self.calls:
             steps += Script.text(write(self.calls, self.choice or choice)).steps
+        for value in self.values:
+            written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            steps += Script.text(written).steps
         if not (self.end or steps):
             raise UsageError("a script that never ends must not be empty")
         return ScriptedAnswer(steps, self.end)

@@ -184,9 +184,9 @@ class ScriptBook:
             raise UsageError(NO_SCRIPTED_BEAMS)
         choices = answer if isinstance(answer, tuple) else (answer,)
         text = script_format.encode(
-            (Script.text(choice) if isinstance(choice, str) else choice).answer(
-                request.tool_choice, self.write
-            )
+            (Script.text(choice) if isinstance(choice, str) else choice)
+            .in_order_of(request)
+            .answer(request.tool_choice, self.write)
             for choice in choices
         )
         return self._written(text, rule, answer, request)
@@ -231,10 +231,11 @@ def _listed(answers: Any) -> list[Answer]:
 def answers_from(value: object) -> Answers:
     """Return the answers that a JSON document describes. Raises ``UsageError``.
 
-    A text; ``{"text": ..., "tool_calls": [{"name": ..., "arguments": {...}}]}``; ``{"template":
-    "You said $text"}`` for every request, with $text, $conversation, $turn and $path of the
-    request; null; a list for several requests, in which a list stands for several choices; or
-    ``{"turns": {TEXT: list}}`` for the turns of conversations that contain a text.
+    A text; ``{"value": ...}`` for a JSON value under a schema; ``{"text": ..., "tool_calls":
+    [{"name": ..., "arguments": {...}}]}``; ``{"template": "You said $text"}`` for every request,
+    with $text, $conversation, $turn and $path of the request; null; a list for several requests, in
+    which a list stands for several choices; or ``{"turns": {TEXT: list}}`` for the turns of
+    conversations that contain a text.
     """
     if isinstance(value, list):
         return [
@@ -259,6 +260,8 @@ def answers_from(value: object) -> Answers:
 def _answer_from(value: object) -> Script | str | None:
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, Mapping) and value.keys() == {"value"}:
+        return Script.value(value["value"])
     if isinstance(value, Mapping) and value.keys() <= {"text", "tool_calls"} and value:
         script = Script.text(str(value.get("text", "")))
         for call in value.get("tool_calls", ()):
@@ -267,5 +270,5 @@ def _answer_from(value: object) -> Script | str | None:
             script = script.then(Script.tool_call(call["name"], call["arguments"]))
         return script
     raise UsageError(
-        f"script: {format_value(value)} is no answer: allowed are texts, null, lists, and objects with text and tool_calls, template or turns"
+        f"script: {format_value(value)} is no answer: allowed are texts, null, lists, and objects with text and tool_calls, value, template or turns"
     )

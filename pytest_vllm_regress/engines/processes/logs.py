@@ -97,6 +97,10 @@ class LogWindow:
         texts = (_read_from(path, self._start_of(path)[0]) for path in self._paths())
         return join_masked("\n", (truncate_middle(text, max_chars) for text in texts if text))
 
+    def from_start(self) -> Masked:
+        """Return everything that the processes have logged, also before the window, masked."""
+        return join_masked("\n", filter(None, (_read_from(path, 0) for path in self._paths())))
+
     def _start_of(self, path: Path) -> tuple[int, bool]:
         """Return where the window begins in a log, and whether the log still has all that was
         written since: it was not shortened (``limits.trim``), or the bytes before would differ."""

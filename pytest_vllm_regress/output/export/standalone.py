@@ -145,6 +145,8 @@ def _script(case: Case, item: pytest.Function, result: TestResult) -> str:
     arguments = (*known.argnames, *(name for f in autouse for name in used.fixtures[f]))
     fixtures = {name for name in arguments if name.startswith("vllm_")}
     obstacles = list(_obstacles(module, used, autouse, fixtures))
+    if case.symptom.all:
+        obstacles.insert(0, "is about several texts, and a script searches one")
     if module.is_decorated_by(function, "given"):
         obstacles.insert(0, "draws its values with Hypothesis")
     if ENGINES & fixtures:

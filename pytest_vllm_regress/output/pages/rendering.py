@@ -300,10 +300,10 @@ def links_of(html: str) -> Iterable[str]:
     return _PageLinks(html).links
 
 
-def broken_links(files: Mapping[str, str | bytes]) -> list[BrokenLink]:
+def broken_links(files: Mapping[str, str | bytes], beside: str = "") -> list[BrokenLink]:
     """Return the links of the pages among ``files`` that lead nowhere.
 
-    ``files``: content by path.
+    ``files``: content by path. ``beside``: the path of another file that exists.
     """
     pages = {
         name: _PageLinks(content)
@@ -316,6 +316,8 @@ def broken_links(files: Mapping[str, str | bytes]) -> list[BrokenLink]:
             path, _, anchor = unquote(link).partition("#")
             folder = posixpath.dirname(name)
             target = posixpath.normpath(posixpath.join(folder, path)) if path else name
+            if target == beside:
+                continue
             if target not in files:
                 broken.append(BrokenLink(name, link, "no such page"))
             elif anchor and target in pages and anchor not in pages[target].anchors:

@@ -59,16 +59,18 @@ class WrittenSite:
 
 
 def write_site(
-    folder: Path, cases: Sequence[Case], locks: Path, project: Path | None = None
+    folder: Path, cases: Sequence[Case], locks: Path, project: Path | None = None, manual: str = ""
 ) -> WrittenSite:
     """Write the site to ``folder``. ``project``: the folder with ``docs``; None leaves them out.
+
+    ``manual``: where the documentation is instead, relative to ``folder``.
 
     Raises ``UsageError`` if a link leads nowhere; then nothing is written. What is wrong in the
     README of a case is only noted, there and in the answer: cases may come from many people.
     """
-    site = _build(cases, locks, project)
+    site = _build(cases, locks, project, manual=manual)
     notes = [*site.problems.values(), *map(str, site.mark_broken_links())]
-    if broken := [link for link in broken_links(site.files) if str(link) not in notes]:
+    if broken := [link for link in broken_links(site.files, manual) if str(link) not in notes]:
         lines = map(str, broken[:50])
         raise UsageError(
             "\n".join((f"{len(broken)} links lead nowhere; nothing was written", *lines))
@@ -85,10 +87,15 @@ def build_site(
 
 
 def _build(
-    cases: Sequence[Case], locks: Path, project: Path | None, now: float | None = None
+    cases: Sequence[Case],
+    locks: Path,
+    project: Path | None,
+    now: float | None = None,
+    manual: str = "",
 ) -> _Site:
     table = read_table(cases)
-    site = _Site(Knowledge(cases, table, locks), documents_of(project) if project else {})
+    documents = documents_of(project) if project and not manual else {}
+    site = _Site(Knowledge(cases, table, locks), documents, manual)
     site.add(
         "index.html",
         "index.html",
@@ -112,12 +119,14 @@ def _build(
 
 
 class _Site:
-    """The files of a site, which grow page by page. ``documents``: as from ``documents_of``.
+    """The files of a site, which grow page by page. ``documents``: as from ``documents_of``;
+    ``manual``: as for ``write_site``.
 
     ``problems``: why the README of a case is not shown, by the case's id.
     """
 
-    def __init__(self, knowledge: Knowledge, documents: Mapping[str, str]) -> None:
+    def __init__(self, knowledge: Knowledge, documents: Mapping[str, str], manual: str) -> None:
+        self.manual = manual
         self.knowledge = knowledge
         self.documents = documents
         self.files: dict[str, str | bytes] = {}
@@ -125,8 +134,8 @@ class _Site:
         self.failures = {name: _failures(knowledge, name) for name in knowledge.releases}
         self._described: dict[str, dict[str, Any]] = {}
         self._nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
-        for entry in (("Documentation", "docs/index.html"), ("About", "README.html")):
-            if entry[1] in documents.values():
+        for entry in (("Documentation", manual or "docs/index.html"), ("About", "README.html")):
+            if entry[1] in (manual, *documents.values()):
                 self._nav.append(entry)
 
     def add(self, page: str, template: str, **values: Any) -> None:
@@ -166,7 +175,9 @@ class _Site:
         """Name on the page of each case the links of its README that lead nowhere, and return
         them."""
         marked: list[BrokenLink] = []
-        for page, links in groupby(broken_links(self.files), key=lambda link: link.page):
+        for page, links in groupby(
+            broken_links(self.files, self.manual), key=lambda link: link.page
+        ):
             values = self._described.get(page)
             own = links_of(values["record"]["text"]) if values else ()
             broken = [link for link in links if link.link in own]

@@ -19,7 +19,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
@@ -349,6 +349,8 @@ def test_the_command_continues_from_releases_to_the_commit(
     assert cli.main([*ran, "--source", str(builder.place), "--find", "fix"]) == 0
     output = capsys.readouterr().out
     assert "fixed between vllm v0.1" in output
+    (copy,) = (tmp_path / "cache" / "results").iterdir()  # for `show` and `judge`
+    assert {"vllm-0.1", "vllm-0.2"} <= {entry.environment for entry in read_results(copy).results}
     assert (
         "Merge pull request #7 from fix; https://github.com/vllm-project/vllm/pull/7; first release: 0.2 (a tag of the clone)"
         in output

@@ -213,6 +213,35 @@ def test_the_newest_release_comes_first_if_asked(
     assert ".html#vllm-0.33.0." in active(browser)
 
 
+def test_the_address_has_what_is_chosen(shown: Show, site: Mapping[str, str | bytes]) -> None:
+    browser = shown(site)
+    choose(browser, "group", "family")
+    choose(browser, "device", "cpu")
+    choose(browser, "compare-before", "0.18.0")
+    choose(browser, "compare-after", "0.20.0")
+    browser.find_element(By.ID, "filter-text").send_keys("the")
+    rows, chosen = visible_rows(browser), browser.current_url
+    assert chosen.endswith("#text=the&before=0.18.0&after=0.20.0&device=cpu&group=family")
+    assert 0 < len(rows) < len(CASES)
+    browser.get("about:blank")
+    browser.get(chosen)
+    WebDriverWait(browser, 10).until(lambda _: visible_rows(browser) == rows)
+    assert heads(browser) == ["Case", "0.18.0", "0.20.0"]
+    browser.execute_script("document.querySelector('.skip').click()")
+    assert visible_rows(browser) == rows
+    choose(browser, "group", "severity")
+    browser.find_element(By.ID, "filter-reset").click()
+    assert browser.current_url == chosen.partition("#")[0]
+
+
+def test_a_reader_goes_to_the_page_of_a_release(
+    shown: Show, site: Mapping[str, str | bytes]
+) -> None:
+    browser = shown(site)
+    Select(browser.find_element(By.CSS_SELECTOR, "#yours select")).select_by_visible_text("0.8.4")
+    WebDriverWait(browser, 10).until(lambda _: browser.title.startswith("vLLM 0.8.4: "))
+
+
 def test_a_phone_shows_one_release_in_words(shown: Show, site: Mapping[str, str | bytes]) -> None:
     browser = shown(site, width=375)
     assert heads(browser) == ["Case", "0.33.0"]
@@ -257,11 +286,14 @@ def test_two_columns_are_compared(shown: Show, site: Mapping[str, str | bytes]) 
     for name, ids in effects.items():
         script = f"return [...document.querySelectorAll('tr[data-change={name}]:not([hidden]) th a')].map((a) => a.textContent)"
         assert set(browser.execute_script(script)) == ids
+    counted = {name: len(ids) for name, ids in effects.items()}
+    assert list(groups(browser).items()) == list(counted.items())  # what breaks comes first
     assert heads(browser) == ["Case", "0.8.4", "0.13.0"]
     (frame,) = boxes(browser, "#table")
     assert max(box["right"] for box in boxes(browser, "#table thead th.on")) <= frame["right"]
     browser.find_element(By.ID, "filter-reset").click()
     assert len(visible_rows(browser)) == len(CASES)
+    assert [*groups(browser)] == [grade.value for grade in Severity]
 
 
 def test_the_keyboard_moves_between_verdicts_and_opens_one(
@@ -296,7 +328,7 @@ def test_links_lead_from_a_case_to_a_release_and_back(
     shown: Show, site: Mapping[str, str | bytes]
 ) -> None:
     browser = shown(site, page="cases/vllm-17173.html")
-    browser.find_element(By.CSS_SELECTOR, ".bars a[href='../releases/0.8.4.html']").click()
+    browser.find_element(By.CSS_SELECTOR, ".timeline a[href='../releases/0.8.4.html']").click()
     WebDriverWait(browser, 10).until(lambda _: browser.title.startswith("vLLM 0.8.4: "))
     browser.find_element(By.CSS_SELECTOR, "details summary").click()
     browser.find_element(By.LINK_TEXT, "vllm-17173").click()

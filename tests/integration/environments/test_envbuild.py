@@ -7,11 +7,14 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.cli.context import disk_limit
 from pytest_vllm_regress.environments import cache as envbuild
 from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import locks as resolution
@@ -19,6 +22,7 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.recipes import Recipe
 from pytest_vllm_regress.errors import BuildError, EnvironmentFileError, UsageError
+from pytest_vllm_regress.util.sizes import GIB, disk_usage, freed_by_removing
 from tests.integration.environments.conftest import CPU_RECIPE, RECIPE, Fake
 
 HASH = "a" * 64
@@ -298,6 +302,27 @@ class TestEviction:
         assert "vllm-1.0" not in left
         assert any("vllm-1.0: removed from the cache" in line for line in lines)
 
+    def test_with_a_limit_of_the_user_downloads_count_and_go_first(
+        self, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+        monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+        first = Recipe("vllm-1.0", ("vllm==1.0",))
+        EnvironmentCache().ensure(first)
+        size = EnvironmentCache().total_size()
+        monkeypatch.setenv("VLLM_REGRESS_CACHE_LIMIT", str(4 * size / GIB))
+        downloads = tmp_path / "cache" / "uv" / "cache"
+        downloads.mkdir(parents=True)
+        (downloads / "wheel").write_bytes(b"x" * 4 * size)
+        monkeypatch.setattr(uv, "empty_cache", lambda: shutil.rmtree(downloads))
+        lines: list[str] = []
+        EnvironmentCache().ensure(Recipe("vllm-2.0", ("vllm==2.0",)), progress=lines.append)
+        assert any("emptying uv's cache" in line for line in lines)
+        assert not downloads.exists() and len(EnvironmentCache().listing()) == 2
+        assert disk_limit(None) == 4 * size and disk_limit("1GiB") == GIB
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "shared"))
+        assert uv.own_downloads() is None
+
     def test_the_total_size_is_remembered(
         self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -310,6 +335,31 @@ class TestEviction:
         (built,) = cache.listing()
         assert cache.remove(built)
         assert cache.total_size() < size
+
+    def test_the_list_shows_what_removing_each_environment_alone_frees(
+        self,
+        fake: Fake,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+        first, second = (
+            EnvironmentCache().ensure(Recipe(name, ("vllm==1.0",))).parent.parent
+            for name in ("vllm-1.0", "vllm-2.0")
+        )
+        os.link(first / "lib/python3.11/site-packages/whole", second / "shared")
+        assert cli.main(["-v", "env", "list", "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["environments"]
+        frees = {row["name"]: row["frees"] for row in rows if row["built"]}
+        assert frees == {
+            "vllm-1.0": freed_by_removing(first),
+            "vllm-2.0": freed_by_removing(second),
+        }
+        assert 0 < frees["vllm-1.0"] < disk_usage(first)
+        for option, shown in ((["-v"], True), ([], False)):
+            assert cli.main([*option, "env", "list"]) == 0
+            assert (" frees " in capsys.readouterr().out.splitlines()[0]) is shown
 
     def test_files_shared_by_hard_links_count_once(self, fake: Fake, tmp_path: Path) -> None:
         cache = EnvironmentCache(tmp_path / "cache")

@@ -1,18 +1,21 @@
-"""The script for the first machine with a GPU, rehearsed on stand-ins: its steps to the end, failures and gaps recorded."""
+"""The script for the first machine with a GPU, rehearsed on stand-ins: its steps to the end, failures and gaps ledgered."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import runpy
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import gpu_ledger
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT, fake_gpus
 from tests.helpers.fake_gpus import H100, MACHINES, Card, Machine
@@ -35,23 +38,29 @@ ON_A_GPU = (
 )
 
 
-def first(record: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the script. Listed caches remain the user's; everything else is next to the record."""
-    command = [sys.executable, str(SCRIPT), f"--record={record}", *arguments]
-    environment = {"VLLM_REGRESS_CACHE": str(record.parent / "cache"), **os.environ}
+def first(ledger: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the script. Listed caches remain the user's; everything else is next to the ledger."""
+    command = [sys.executable, str(SCRIPT), f"--ledger={ledger}", *arguments]
+    environment = {"VLLM_REGRESS_CACHE": str(ledger.parent / "cache"), **os.environ}
     return subprocess.run(
         command, capture_output=True, text=True, timeout=600, check=False, env=environment
     )
 
 
-def rehearsed(record: Path) -> dict[str, Any]:
-    """Return the steps of a rehearsal, whose first line says that it is one."""
-    text = record.read_text()
-    assert text.splitlines()[1].startswith(' "rehearsal": "Nothing here was seen on a GPU: ')
-    plain: dict[str, Any] = json.loads(text)
-    assert "steps" not in plain
-    steps: dict[str, Any] = plain["rehearsed"]
-    return steps
+def entries(ledger: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries of a rehearsal's ledger, by what was run. Its first line says what it is."""
+    head, *lines = map(json.loads, ledger.read_text().splitlines())
+    assert head["key"].startswith("Nothing here was seen on a GPU: ")
+    return {name.split(" | ")[0]: entry for line in lines for name, entry in line.items()}
+
+
+def rehearsed(ledger: Path) -> dict[str, dict[str, Any]]:
+    """Return the steps of a rehearsal."""
+    return {
+        name.removeprefix("step "): entry
+        for name, entry in entries(ledger).items()
+        if name.startswith("step ")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -68,36 +77,34 @@ def engines(make_target: MakeTarget) -> Path:
 
 def test_every_gpu_step_completes(speak: Speak, engines: Path, tmp_path: Path) -> None:
     speak(MACHINES["H100"])
-    record = tmp_path / "record.json"
-    done = first(record, f"--env={engines}", f"--only={','.join(ON_A_GPU)}")
-    steps = rehearsed(record)
+    ledger = tmp_path / "ledger.jsonl"
+    done = first(ledger, f"--env={engines}", f"--only={','.join(ON_A_GPU)}")
+    steps = rehearsed(ledger)
     assert {name: step["outcome"] for name, step in steps.items()} == dict.fromkeys(
         ON_A_GPU, "done"
-    ), record.read_text()
+    ), ledger.read_text()
     assert done.returncode == 0, done.stdout + done.stderr
-    facts = steps["facts"]["found"]
+    facts = steps["facts"]["facts"]
     assert facts["machine"]["gpus"][0]["name"] == H100.name
     assert facts["usage_ms"] > 0
-    assert steps["fork"]["found"]["start_method"] == "fork"
-    assert steps["fork"]["found"]["tensor"]["sum"] == 8
-    freed = steps["release"]["found"]
+    assert steps["fork"]["facts"]["start_method"] == "fork"
+    assert steps["fork"]["facts"]["tensor"]["sum"] == 8
+    freed = steps["release"]["facts"]
     assert freed["held_mib"] - freed["before_mib"] == 4 * 1024
     assert freed["curve"][-1][1] == freed["before_mib"]
-    limits = [step["limit_s"] for step in steps.values()]
-    assert limits == sorted(limits), "time that a step leaves goes to the next one"
 
 
 @pytest.mark.parametrize("name", ["T4", "L4", "A100"])
 def test_it_adapts_to_the_gpu(name: str, speak: Speak, engines: Path, tmp_path: Path) -> None:
     speak(MACHINES[name])
-    record = tmp_path / "record.json"
-    done = first(record, f"--env={engines}", "--only=facts,first-start,fork,release,tenant")
-    steps = rehearsed(record)
-    assert {step["outcome"] for step in steps.values()} == {"done"}, record.read_text()
+    ledger = tmp_path / "ledger.jsonl"
+    done = first(ledger, f"--env={engines}", "--only=facts,first-start,fork,release,tenant")
+    steps = rehearsed(ledger)
+    assert {step["outcome"] for step in steps.values()} == {"done"}, ledger.read_text()
     assert done.returncode == 0, done.stdout + done.stderr
     total = MACHINES[name].cards[0].total // MIB
-    assert steps["facts"]["found"]["used"]["memory"] == total * MIB
-    tenant = steps["tenant"]["found"]
+    assert steps["facts"]["facts"]["used"]["memory"] == total * MIB
+    tenant = steps["tenant"]["facts"]
     assert tenant["tenant_mib"] + 4096 <= tenant["free_mib"] <= total, (
         "an engine has room beside the tenant"
     )
@@ -109,11 +116,11 @@ def test_on_mig_it_uses_a_slice_and_leaves_out_what_this_vllm_cannot(
     tmp_path: Path,
 ) -> None:
     speak(MACHINES["MIG"])
-    record = tmp_path / "record.json"
-    done = first(record, f"--env={engines}", "--only=facts,first-start,fork,tenant")
-    steps = rehearsed(record)
-    assert steps["facts"]["found"]["used"] == {
-        **steps["facts"]["found"]["used"],
+    ledger = tmp_path / "ledger.jsonl"
+    done = first(ledger, f"--env={engines}", "--only=facts,first-start,fork,tenant")
+    steps = rehearsed(ledger)
+    assert steps["facts"]["facts"]["used"] == {
+        **steps["facts"]["facts"]["used"],
         "memory": 10 * 2**30,
         "part": True,
     }
@@ -124,8 +131,8 @@ def test_on_mig_it_uses_a_slice_and_leaves_out_what_this_vllm_cannot(
         "fork": "done",
         "tenant": "left out",
     }
-    assert "a MIG slice has none" in steps["first-start"]["why"]
-    assert steps["tenant"]["why"] == steps["first-start"]["why"]
+    assert "a MIG slice has none" in steps["first-start"]["text"]
+    assert steps["tenant"]["text"] == steps["first-start"]["text"]
     assert "necessary, and left out or cut off: first-start" in done.stdout
     assert done.returncode == 1, done.stdout + done.stderr
 
@@ -157,72 +164,86 @@ def test_a_suite_that_was_cut_off_is_not_done(
     found: dict[str, Any], outcome: str, tmp_path: Path
 ) -> None:
     script = runpy.run_path(str(SCRIPT))
-    bench = script["Bench"]("env", "sim", None, tmp_path, until=0.0)
+    where = gpu_ledger.Where(str(tmp_path / "ledger.jsonl"), "0.0", "none")
+    bench = script["Bench"]("env", "sim", None, tmp_path, 0.0, where)
     assert (
         script["step"](bench, script["Step"](lambda _: found, minutes=1), 60.0)["outcome"]
         == outcome
     )
 
 
-@pytest.mark.parametrize("cut_off", [True, False])
-def test_verdicts_of_cases_are_kept_when_time_runs_out(cut_off: bool, tmp_path: Path) -> None:
-    script = runpy.run_path(str(SCRIPT))
+@pytest.mark.parametrize("killed_after", [0, 1, 17, 38])
+def test_a_run_that_is_killed_loses_nothing_and_the_next_one_goes_on(
+    killed_after: int, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "test_many.py").write_text(
+        f"import pytest\n@pytest.mark.parametrize('number', range(40))\n"
+        f"def test_one(number):\n    with open({str(ran)!r}, 'a') as file: file.write(f'{{number}}\\n')\n"
+    )
+    where = gpu_ledger.Where(str(tmp_path / "ledger.jsonl"), "0.26.0", "a GPU", "rehearsed")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.gpu_ledger"]
+    command += ["-p", "no:cacheprovider", str(tmp_path / "test_many.py")]
+    environment = {**os.environ, gpu_ledger.WHERE: json.dumps(dataclasses.asdict(where))}
+    ledger = Path(where.path)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and kept(ledger) < killed_after:
+            time.sleep(0.001)  # another process writes the file
+        process.kill()
+    before = kept(ledger)
+    begun = len(ran.read_text().split()) if ran.exists() else 0
+    assert begun - before <= 1, "a test that has ended is in the ledger"
+    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert again.returncode == (5 if before == 40 else 0), again.stdout
+    assert len(where.open()) == 40
+    assert len(ran.read_text().split()) == 40 + begun - before
 
-    class OneCase(script["Bench"]):  # type: ignore[misc, valid-type, name-defined]
-        def run(self, *arguments: str) -> dict[str, Any]:
-            result = {
-                "case_id": "a",
-                "test": "a::test",
-                "verdict": "REPRODUCED",
-                "reason": "",
-                "gpu": None,
-            }
-            (self.folder / "cases.json").write_text(json.dumps({"results": [result]}))
-            return {"status": 2, "cut_off": cut_off}
 
-    bench = OneCase("env", "sim", None, tmp_path, until=0.0, cases=("a", "b"))
-    entry = script["step"](bench, script["Step"](script["cases"], minutes=1), 60.0)
-    assert entry["outcome"] == "failed"
-    if cut_off:
-        assert [result["verdict"] for result in entry["found"]["results"]] == ["REPRODUCED"]
-        assert entry["found"]["not_run"] == ["b"]
-    else:
-        assert "no verdict for b" in entry["why"]
+def kept(ledger: Path) -> int:
+    """Return how many entries are complete in a ledger that is being written."""
+    return max(0, ledger.read_bytes().count(b"\n") - 1) if ledger.exists() else 0
+
+
+def test_what_says_nothing_about_the_release_is_run_again(tmp_path: Path) -> None:
+    ledger = gpu_ledger.Where(str(tmp_path / "ledger.jsonl"), "0.26.0", "a GPU").open()
+    for outcome in ("FIXED", "failed", "INCONCLUSIVE", "cut off"):
+        ledger.add(outcome, gpu_ledger.entry(outcome, "", 1.0, {}))
+    assert [name for name in ledger if gpu_ledger.is_known(ledger, name)] == ["FIXED", "failed"]
 
 
 def test_a_gpu_that_is_too_old_ends_it_before_the_first_step(
     speak: Speak, engines: Path, tmp_path: Path
 ) -> None:
     speak(Machine((Card("Tesla K80", 11441 * 2**20, "3.7"),)))
-    done = first(tmp_path / "record.json", f"--env={engines}")
+    done = first(tmp_path / "ledger.jsonl", f"--env={engines}")
     assert done.returncode == 2
     assert "nothing was run: " in done.stderr and "compute capability 3.7" in done.stderr
-    assert not (tmp_path / "record.json").exists()
+    assert not (tmp_path / "ledger.jsonl").exists()
 
 
 def test_a_necessary_step_without_time_is_an_error(
     speak: Speak, engines: Path, tmp_path: Path
 ) -> None:
     speak(MACHINES["T4"])
-    record = tmp_path / "record.json"
-    done = first(record, f"--env={engines}", "--minutes=0.2", "--only=facts,first-start,release")
-    steps = rehearsed(record)
-    assert steps["first-start"]["why"].startswith("it needs 60 s, and ")
+    ledger = tmp_path / "ledger.jsonl"
+    done = first(ledger, f"--env={engines}", "--minutes=0.2", "--only=facts,first-start,release")
+    steps = rehearsed(ledger)
+    assert steps["first-start"]["text"].startswith("it needs 60 s, and ")
     assert "necessary, and left out or cut off: first-start" in done.stdout
     assert done.returncode == 1, done.stdout + done.stderr
 
 
-def test_failures_are_recorded_and_the_next_step_runs(
+def test_failures_are_ledgered_and_the_next_step_runs(
     speak: Speak, fixed_target: Path, tmp_path: Path
 ) -> None:
     speak(MACHINES["H100"])
-    record = tmp_path / "record.json"
-    done = first(record, f"--env={fixed_target}", "--only=fork,tenant")
-    steps = rehearsed(record)
+    ledger = tmp_path / "ledger.jsonl"
+    done = first(ledger, f"--env={fixed_target}", "--only=fork,tenant")
+    steps = rehearsed(ledger)
     assert steps["fork"]["outcome"] == "failed"  # this stand-in for vLLM has no torch
-    assert "No module named 'torch'" in steps["fork"]["why"]
+    assert "No module named 'torch'" in steps["fork"]["text"]
     assert steps["tenant"]["outcome"] == "failed"
-    assert steps["tenant"]["why"].startswith("RuntimeError: the tenant ended with 1")
+    assert steps["tenant"]["text"].startswith("RuntimeError: the tenant ended with 1")
     assert done.returncode == 1, done.stdout + done.stderr
 
 
@@ -230,16 +251,13 @@ def test_without_a_first_engine_no_other_is_tried(
     speak: Speak, fixed_target: Path, tmp_path: Path
 ) -> None:
     speak(MACHINES["H100"])
-    record = tmp_path / "record.json"
-    done = first(record, f"--env={fixed_target}", "--only=first-start,core-killed,release")
-    steps = rehearsed(record)
+    ledger = tmp_path / "ledger.jsonl"
+    done = first(ledger, f"--env={fixed_target}", "--only=first-start,core-killed,release")
+    steps = rehearsed(ledger)
     assert steps["first-start"]["outcome"] == "failed"
-    assert steps["core-killed"] == {
-        "outcome": "left out",
-        "why": "first-start failed",
-        "seconds": 0.0,
-    }
-    assert "first-start" not in steps["release"]["why"], "it needs no engine"
+    assert steps["core-killed"]["outcome"] == "left out"
+    assert steps["core-killed"]["text"] == "first-start failed"
+    assert "first-start" not in steps["release"]["text"], "it needs no engine"
     assert done.returncode == 1, done.stdout + done.stderr
 
 
@@ -247,9 +265,9 @@ def test_without_a_first_engine_no_other_is_tried(
 def test_a_step_that_cannot_run_is_an_error_if_it_is_necessary(
     only: str, status: int, fixed_target: Path, tmp_path: Path
 ) -> None:
-    record = tmp_path / "record.json"
-    done = first(record, f"--env={fixed_target}", "--device=sim", f"--only={only}")
-    assert {step["why"] for step in rehearsed(record).values()} == {
+    ledger = tmp_path / "ledger.jsonl"
+    done = first(ledger, f"--env={fixed_target}", "--device=sim", f"--only={only}")
+    assert {step["text"] for step in rehearsed(ledger).values()} == {
         "needs CUDA; this is a rehearsal on sim"
     }
     assert done.returncode == status, done.stdout + done.stderr
@@ -260,8 +278,8 @@ def test_a_rehearsal_is_not_written_to_the_records(
     device: str, speak: Speak, tmp_path: Path
 ) -> None:
     speak(MACHINES["H100"])
-    record = ROOT / "docs" / "records" / "gpu-rehearsal.json"
-    done = first(record, "--env=x", f"--device={device}", "--only=facts")
+    ledger = ROOT / "docs" / "records" / "gpu-rehearsal.jsonl"
+    done = first(ledger, "--env=x", f"--device={device}", "--only=facts")
     assert done.returncode == 2
     assert "this is a rehearsal" in done.stderr
-    assert not record.exists()
+    assert not ledger.exists()

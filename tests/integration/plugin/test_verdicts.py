@@ -175,3 +175,22 @@ def test_hang_ends_before_the_outer_timeout(
     done, result = run(pytester, affected_target, "--timeout=16")
     done.assert_outcomes(xfailed=1)
     assert result.verdict is Verdict.REPRODUCED
+
+
+@pytest.mark.parametrize("related", [False, True])
+def test_the_failure_of_an_unrelated_case_is_named_before_anything_else(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path, related: bool
+) -> None:
+    demo("raises")
+    keys = 'related = ["demo-1"]' if related else ""
+    CaseFile(
+        "demo-2",
+        upstream=["https://example.org/2"],
+        kind="exception",
+        pattern="documented words",
+        keys=keys,
+    ).write(pytester.path / "cases")
+    _, result = run(pytester, affected_target)
+    assert result.verdict is Verdict.REPRODUCED
+    assert result.same_as == (() if related else ("demo-2",))
+    assert result.reason.startswith("same traceback or text as demo-2: ") is not related

@@ -169,12 +169,20 @@ def test_insufficient_results(case: Case, results: list[TestResult], words: str)
     assert words in "\n".join(wrong)
 
 
+def test_a_proof_that_shows_the_failure_of_another_case_is_refused(case: Case) -> None:
+    sibling = replace(GOOD[0], same_as=("vllm-43920",))
+    _, wrong = proof.make_proof(case, [[sibling, GOOD[1]]], lock)
+    assert len(wrong) == 1 and wrong[0].startswith("old: what the test shows is the failure of")
+    assert 'related = ["vllm-43920"]' in wrong[0]
+
+
 def test_one_failed_trial_of_many_counts(case: Case) -> None:
     _, wrong = proof.make_proof(
         case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock
     )
-    assert len(wrong) == 1
-    assert "trial 3 of 3" in wrong[0]
+    trial, rate = wrong
+    assert "trial 3 of 3" in trial
+    assert "showed in 2 of 3 runs" in rate and "5 trials show it with 99 % certainty" in rate
 
 
 def test_too_few_rejected_impostors(case: Case) -> None:
@@ -261,6 +269,10 @@ def test_claims_and_code_have_separate_fingerprints(case: Case) -> None:
     case.path.write_text(case.path.read_text().replace('"<0.8.5"', '"<0.8.4"'))
     changed = load_case(case.path)
     assert claims_fingerprint(changed) != claims and code_fingerprint(case.directory) == code
+    plain, further = (
+        CaseFile(symptom=line).write(case.directory.parent) for line in ("", 'all = ["x"]')
+    )
+    assert claims_fingerprint(plain) != claims_fingerprint(further)
     (case.directory / "probe.py").write_text("def count(n):\n    return n\n")
     assert code_fingerprint(case.directory) != code
 

@@ -180,6 +180,21 @@ def test_what_the_failure_prints_stays_in_a_saved_log(case: Case) -> None:
     assert again.observation and "slot 7 is gone" in again.observation.parts[Part.LOG]
 
 
+def test_all_texts_of_a_symptom_stay_in_a_saved_part(case: Case) -> None:
+    symptom = dataclasses.replace(case.symptom, all=("slot 7 is gone",))
+    lines = ["expected 8, got 1", *["b"] * 5000, "slot 7 is gone", *["c"] * 5000]
+    parts = {Part.ASSERTION: Masked("\n".join(lines))}
+    result = TestResult(
+        *("demo", "t", Verdict.REPRODUCED, "", "sim", "old", {"vllm": "0.8.4"}),
+        observation=replace(SEEN, parts=parts),
+    )
+    saved = dataclasses.replace(case, symptom=symptom)
+    rejudge.save_observations(saved, [RunResult((result,))])
+    (again,) = rejudge.load_observations(case)[0].results
+    assert again.observation and symptom.is_shown_by(again.observation)
+    assert len(again.observation.parts[Part.ASSERTION]) < len(parts[Part.ASSERTION])
+
+
 def test_results_of_a_slow_pattern_are_not_all_judged(case: Case, tmp_path: Path) -> None:
     """Regression: the search in each of any number of results was allowed seconds."""
     (result,) = read_results(stored(case, tmp_path / "run.json")).results

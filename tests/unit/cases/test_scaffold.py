@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import itertools
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.scaffold import Draft, GitHubReport, create_case, phases_of
 from pytest_vllm_regress.errors import CaseFileError, UsageError
+from pytest_vllm_regress.util.paths import DATA
 from pytest_vllm_regress.util.patterns import search
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
@@ -253,7 +256,48 @@ def test_new_writes_nothing_beside_the_cases(tmp_path: Path) -> None:
     subprocess.run(
         command, cwd=folder, env=environment, check=True, capture_output=True, timeout=60
     )
-    assert [path.name for path in folder.iterdir()] == ["cases"]
+    assert sorted(path.name for path in folder.iterdir()) == ["cases", "pytest.ini"]
+
+
+@pytest.mark.parametrize(
+    ("around", "written"),
+    [
+        ([], ["my-cases/ruff.toml", "pytest.ini"]),
+        (["pyproject.toml"], ["my-cases/ruff.toml"]),
+        (["pytest.ini"], ["my-cases/ruff.toml"]),
+        (["pyproject.toml", "pytest_vllm_regress/"], []),
+        (["my-cases/"], []),
+    ],
+)
+def test_the_first_case_of_a_folder_brings_the_settings_that_are_missing(
+    tmp_path: Path, around: list[str], written: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in around:
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    new = ["new", "100", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.5"]
+    assert cli.main(["--cases", str(tmp_path / "my-cases"), *new]) == 0
+    told = capsys.readouterr().out
+    assert all(str(tmp_path / name) in told for name in written)
+    files = {"my-cases/ruff.toml", "pytest.ini"}
+    found = {name for name in files if (tmp_path / name).is_file() and name not in around}
+    assert found == set(written)
+    if "pytest.ini" in written:
+        ini = configparser.ConfigParser()
+        ini.read(tmp_path / "pytest.ini")
+        assert dict(ini["pytest"]) == {
+            "testpaths": "my-cases",
+            "vllm_env": "\nvllm-0.8.4\nvllm-0.8.5",
+        }
+
+
+def test_ruff_toml_has_the_settings_of_this_project() -> None:
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]
+    written = tomllib.loads((DATA / "texts" / "ruff.toml.txt").read_text())
+    for name in ("line-length", "target-version"):
+        assert written[name] == own[name]
+    for name in ("select", "ignore", "pycodestyle"):
+        assert written["lint"][name] == own["lint"][name]
+    assert written["lint"]["per-file-ignores"].items() <= own["lint"]["per-file-ignores"].items()
 
 
 @pytest.mark.parametrize("form", ["separate", "joined"])

@@ -67,6 +67,19 @@ def test_templates_follow_the_rules_of_validate(
     assert "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("front", ["offline", "async", "serve"])
+@pytest.mark.parametrize("kind", [Kind.ENGINE_DEATH, Kind.WRONG_RESULT])
+def test_a_test_of_an_engine_s_death_asks_it_before_it_asserts(
+    tmp_path: Path, front: str, kind: Kind
+) -> None:
+    case = create_case(tmp_path, GitHubReport("a/b", 1), Draft(front=front, kind=kind))
+    (file,) = case.directory.glob("test_*.py")
+    code = file.read_text()
+    ast.parse(code)
+    assert code.count(".check()") == 1
+    assert (code.index(".check()") < code.index("    assert ")) is (kind is Kind.ENGINE_DEATH)
+
+
 @pytest.mark.parametrize("front", FRONTS)
 def test_the_pattern_is_that_of_the_test_or_a_placeholder(tmp_path: Path, front: str) -> None:
     asserted = create_case(tmp_path, GitHubReport("a/b", 1), Draft(front=front)).symptom.pattern

@@ -13,6 +13,7 @@ from pytest_vllm_regress.cases.observation import FAILURES, MAX_PART, Mechanism,
 from pytest_vllm_regress.cases.verdict import (
     Decision,
     Verdict,
+    cases_that_document,
     combine,
     decide,
     excerpt,
@@ -20,6 +21,7 @@ from pytest_vllm_regress.cases.verdict import (
 )
 from pytest_vllm_regress.errors import Kind, Masked, Part
 from pytest_vllm_regress.util.codec import decode, encode
+from tests.helpers.cases import project_cases
 
 SYMPTOM = Symptom((Kind.HANG,), ("start", "ready"), r"^raylet: .*dead$")
 SEEN = Observation(Kind.HANG, "start", "no answer", {Part.LOG: Masked("a\nraylet: worker dead\nb")})
@@ -244,3 +246,37 @@ def test_excerpt_is_bounded_and_on_one_line(text: str, limit: int) -> None:
     shortened = excerpt(text, limit)
     assert len(shortened) <= limit
     assert "\n" not in shortened
+
+
+def test_a_hang_looks_like_another_case_only_by_a_text() -> None:
+    """That nothing was answered is the symptom of several cases, and of any other hang."""
+    silent = {Part.ANSWER: Masked("no HTTP answer: healthy")}
+    text = {Part.LOG: Masked("ValueError: You can only use one kind of guided decoding")}
+
+    def looks_like(parts: dict[Part, Masked]) -> tuple[str, ...]:
+        observed = Observation(Kind.HANG, "request", "no answer", parts)
+        return cases_that_document(project_cases(), {"vllm": "0.11.0"}, observed)
+
+    assert looks_like(silent) == ()
+    assert looks_like({**silent, **text}) == ("vllm-32006",)
+
+
+def test_all_texts_of_a_symptom_must_stand_in_the_searched_parts() -> None:
+    symptom = Symptom((Kind.CRASH,), ("request",), "core died", all=("of signal 9", "cache full"))
+    texts = {Part.EXIT: Masked("of signal 9"), Part.LOG: Masked("cache full\nthe core died")}
+
+    def decision(parts: dict[Part, Masked]) -> Decision:
+        return decide(True, symptom, Observation(Kind.CRASH, "request", "", parts))
+
+    assert decision(texts).verdict is Verdict.REPRODUCED
+    assert decision(texts).match is not None and decision(texts).match.number == 2  # type: ignore[union-attr]
+    for part in texts:
+        lacking = decision({name: text for name, text in texts.items() if name is not part})
+        assert lacking.verdict is Verdict.INCONCLUSIVE
+        assert ("'of signal 9' does not match" in lacking.reason) is (part is Part.EXIT)
+
+
+def test_a_mismatch_names_the_nearest_line() -> None:
+    seen = Observation(Kind.HANG, "start", "", {Part.LOG: Masked("raylet: 3 workers idle")})
+    symptom = Symptom((Kind.HANG,), ("start",), "raylet: 4 workers idle")
+    assert r"A number that varies is \d+" in decide(True, symptom, seen).reason

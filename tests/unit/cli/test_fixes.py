@@ -32,7 +32,7 @@ def test_explain_lists_fixes_that_the_version_lacks(
 ) -> None:
     main(["explain", str(log)])
     output = capsys.readouterr().out
-    assert "not proven, read them before upgrading" in output
+    assert "not proven: read them before you upgrade" in output
     assert "vllm#44264" in output and output.count("possibly:") <= 5
 
 
@@ -120,6 +120,12 @@ def test_new_fills_a_case_from_the_record_of_a_fix(
     readme = (case.directory / "README.md").read_text()
     assert "`vllm/v1/engine/core.py` (`wake_up`, `run_busy_loop`)" in readme
     assert "first in 0.24.0" in readme
+
+
+def test_a_title_loses_the_tags_of_its_fix_and_what_joins_them(tmp_path: Path) -> None:
+    assert main(["--cases", str(tmp_path), "new", "--from", "vllm#16863"]) == 0
+    title = load_case(tmp_path / "vllm-16863" / "case.toml").title
+    assert title == "fix issue with n>1 sampling on v1 requests overriding each other"
 
 
 def test_new_names_the_tests_of_upstream_and_keeps_what_is_given(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_vllm_regress import cli
@@ -34,6 +36,14 @@ OPTIONS = [
     for name, command in commands()
     for option, text in options_of(command)
 ]
+
+
+@pytest.mark.parametrize(("name", "command"), [*commands()][1:])
+def test_paragraphs_of_help_are_broken_by_the_terminal_only(name: str, command: Any) -> None:
+    paragraphs = command.help.split("\n\n")
+    assert [paragraph for paragraph in paragraphs if "\n" in paragraph] == []
+    codes = [paragraph for paragraph in paragraphs if "Exit codes:" in paragraph]
+    assert all(paragraph.startswith("Exit codes: 0 ") for paragraph in codes)
 
 
 def test_every_option_has_one_meaning() -> None:

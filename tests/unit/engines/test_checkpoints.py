@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pytest_vllm_regress.engines.checkpoints.forge import KINDS, architectures_of, ensure_checkpoint
+from pytest_vllm_regress.engines.checkpoints.forge import (
+    KINDS,
+    architectures_of,
+    ensure_checkpoint,
+    weight_file,
+)
+from pytest_vllm_regress.engines.checkpoints.pcg64 import top_bits
 from pytest_vllm_regress.errors import UsageError
 
 
@@ -50,6 +57,21 @@ def test_files_of_a_checkpoint_are_consistent(kind: str, tmp_path: Path) -> None
     )
     layers = {name.split(".")[2] for name in weights if name.startswith("model.layers.")}
     assert len(layers) == config["num_hidden_layers"]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40 + 3, 2**200 + 5])
+def test_bits_are_those_of_numpy(seed: int) -> None:
+    raw = np.random.PCG64(seed).random_raw(1000)
+    assert [*itertools.islice(top_bits(seed), 1000)] == [int(bits) >> 40 for bits in raw]
+
+
+def test_weights_have_unit_gain_and_norms_are_one(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(weight_file({"a.weight": (50, 400), "b.weight": (9,), "c.bias": (999,)}, 3))
+    weights = load_file(file)
+    assert weights["a.weight"].std() == pytest.approx(1 / 20, rel=0.02)
+    assert weights["c.bias"].std() == pytest.approx(0.02, rel=0.05)
+    assert (weights["b.weight"] == 1).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,7 @@ and the answer."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from packaging.version import Version
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.rates import Rate
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import releases
@@ -183,6 +185,57 @@ def test_answer_names_releases_days_and_tags(
     )
     assert not other_way.changes
     assert "only one in the other direction" in other_way.lines()[-1]
+
+
+def test_releases_that_a_full_disk_left_out_are_named_last(case: Case, tmp_path: Path) -> None:
+    class FullDisk(StandIn):
+        def run(self, jobs: Sequence[Batch]) -> RunOutcome:
+            outcome = super().run(jobs)
+            is_lost = self.ran[-1] == "0.7"
+            return RunOutcome(outcome.run, lost=("env-0.7",)) if is_lost else outcome
+
+    results = results_in(tmp_path)
+    stand_in = FullDisk({**BAD_UNTIL_0_7, "0.7": Verdict.INCONCLUSIVE})
+    run_search(case, stand_in, results)
+    names = tuple(map(str, RELEASES))
+    answer = ReleaseAnswer.of(case, "vllm", names, results.entries, Direction.FIX)
+    assert answer.lines()[-1].endswith("(a full disk): 0.7. Free some space and repeat the command")
+    assert stand_in.ran.count("0.7") == 1
+
+
+def test_a_candidate_runs_as_often_as_the_measured_rate_needs(case: Case, tmp_path: Path) -> None:
+    """The oldest release shows the failure in one of two runs: later ones need seven for 99 %."""
+
+    class Race(StandIn):
+        def run(self, jobs: Sequence[Batch]) -> RunOutcome:
+            outcome = super().run(jobs)
+            hides = self.ran.count(self.ran[-1]) % 2
+            fixed = TestResult("demo", "t", Verdict.FIXED, "", "sim", jobs[0].environment)
+            return RunOutcome(RunResult((fixed,))) if hides else outcome
+
+    names = tuple(map(str, RELEASES))
+    plan = BisectPlan(case, names, tuple(f"env-{name}" for name in names))
+
+    def search_in(truth: Mapping[str, Verdict | str], file: str) -> Mapping[str, CandidateResult]:
+        results = open_results(["demo"], tmp_path / file)
+        runner = CandidateRunner(Race(truth).run, None, lambda line: None, trials=2)
+        CandidateSearch(plan, results, runner).run()
+        results.close()
+        return results.entries
+
+    entries = search_in(BAD_UNTIL_0_7, "fix.jsonl")
+    assert (entries["0.3"].bad, entries["0.3"].runs) == (1, 2)
+    assert entries["0.9"].runs == 7
+    (fix,) = ReleaseAnswer.of(case, "vllm", names, entries, Direction.FIX).changes
+    assert (fix.low, fix.high) == (4, 5)
+    # As often as earlier runs of this machine tell.
+    told, results = (Rate(case.id, "env-0.3", 1, 2),), open_results(["demo"], tmp_path / "told")
+    runner = CandidateRunner(StandIn({}).run, None, lambda line: None, rates=told)
+    CandidateSearch(dataclasses.replace(plan, candidates=names[:1]), results, runner).run()
+    assert results.entries["0.3"].runs == 7
+    # The oldest had passed twice before the newest told the rate.
+    entries = search_in(dict.fromkeys(names[5:], Verdict.REGRESSED), "break.jsonl")
+    assert (entries["0.3"].state, entries["0.3"].runs) == (CandidateState.GOOD, 7)
 
 
 def test_the_range_of_the_case_file_is_ignored(case: Case, tmp_path: Path) -> None:

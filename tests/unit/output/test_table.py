@@ -55,6 +55,13 @@ ALL = RunResult(
 )
 
 
+def test_the_failure_of_another_case_is_named_although_the_verdict_is_expected() -> None:
+    first, *others = GREEN.results
+    run = RunResult((replace(first, same_as=("vllm-43920",)), *others))
+    line = "same traceback or text as vllm-43920: lmfe-124 in vllm-0.8.4-lmfe-0.10.3 on sim"
+    assert line in lines(run) and line not in lines(GREEN)
+
+
 def test_columns_are_in_the_order_of_releases() -> None:
     runs = [
         replace(result("lmfe-124", f"vllm-{version}", Verdict.FIXED), versions={"vllm": version})

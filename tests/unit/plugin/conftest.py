@@ -36,6 +36,9 @@ class FakeSession:
     def answered(self) -> list[str]:
         return ["POST /v1/completions: status 500"]
 
+    def progress(self, line: str) -> None:
+        """Nobody reads it."""
+
     def begin_again(self, user: str) -> None:
         """It has no engines."""
 

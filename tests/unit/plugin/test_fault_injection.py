@@ -12,8 +12,11 @@ import httpx
 import pytest
 
 from pytest_vllm_regress.cases.loading import load_case
-from pytest_vllm_regress.cases.proofs.impostors import Impostor
+from pytest_vllm_regress.cases.proofs.impostors import Impostor, read_impostor_runs
 from pytest_vllm_regress.plugin.fault_injection import FaultInjection, _Transport
+from pytest_vllm_regress.plugin.impostor_runs import ImpostorRuns
+from pytest_vllm_regress.plugin.leg import Leg
+from tests.unit.plugin.conftest import MakeItem
 
 CASE = Path(__file__).parents[3] / "cases" / "vllm-21443" / "case.toml"
 
@@ -39,7 +42,7 @@ def test_the_wrong_argument_is_known_to_the_address(address: str, refused: str) 
 
     fault, response = ask_with_the_wrong_argument(address, answer)
     assert fault.injected and [body[refused] for body in bodies] == ["many"]
-    assert response.text == f"{refused}: 'many' is not a number"
+    assert response.text == f"{refused}: 'many' is not a number" and not fault.ignored
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,28 @@ def test_an_address_that_ignores_the_wrong_argument_seems_to_refuse_it(
 ) -> None:
     fault, response = ask_with_the_wrong_argument("/tokenize", lambda request: answer)
     assert fault.injected and response.status_code == 400 and "unexpected argument" in response.text
+    assert fault.ignored == ["POST /tokenize"]
+    assert fault.replaced[0].startswith("POST /tokenize with max_tokens, ")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_the_real_failure_behind_an_ignored_argument_does_not_disprove_a_case(
+    make_item: MakeItem, tmp_path: Path, ignored: bool
+) -> None:
+    def failing(leg: Leg) -> Leg:
+        assert leg.fault is not None
+        leg.fault.injected = True
+        if ignored and leg.fault.impostor is Impostor.WRONG_ARGUMENT:
+            leg.fault.ignored.append("POST /tokenize")
+        leg.error = AssertionError("expected 8, got 1")
+        return leg
+
+    item = make_item()
+    ImpostorRuns(tmp_path / "runs").run(item, item.marked, failing)
+    (file,) = (tmp_path / "runs").iterdir()
+    runs = read_impostor_runs(file)
+    assert all(run.flaw for run in runs)
+    assert (Impostor.WRONG_ARGUMENT in {run.impostor for run in runs}) is not ignored
 
 
 def test_a_server_that_ends_at_an_ignored_argument_has_the_real_failure() -> None:

@@ -233,6 +233,7 @@ def test_what_the_device_cannot_show_is_skipped_before_anything_starts(make_item
         # a stack shows a position, not a failure; an empty log matches nothing
         (dataclasses.replace(LOGGED_HANG, symptom='where = "stacks"'), {}, False, False),
         (dataclasses.replace(LOGGED_HANG, symptom='where = "answer"'), {}, False, False),
+        (dataclasses.replace(LOGGED_HANG, symptom='all = ["later"]'), {}, False, False),
         (CaseFile(symptom='where = "log"'), {}, False, True),
         (CaseFile(symptom='where = "log"'), {"full_deadlines": True}, False, False),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -132,6 +133,35 @@ def test_of_several_errors_the_documented_one_counts() -> None:
     assert "another" in verdicts.observe(Leg(error=group, symptom=other, phase="request")).summary
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ERROR EngineCore encountered a fatal error.", Kind.ENGINE_DEATH),
+        ("vllm.v1.engine.exceptions.EngineDeadError: see above", Kind.ENGINE_DEATH),
+        ("ERROR a request failed", Kind.WRONG_RESULT),
+    ],
+)
+def test_a_death_that_the_log_tells_comes_before_what_was_asserted(text: str, kind: Kind) -> None:
+    status = AssertionError("expected status 200, got 500")
+    leg = Leg(error=status, phase="request", engine={Part.LOG: Masked(text)})
+    assert verdicts.observe(leg).kind is kind
+    leg.symptom = Symptom((Kind.WRONG_RESULT,), ("request",), "expected status 200, got 500")
+    assert verdicts.observe(leg).kind is Kind.WRONG_RESULT
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"), [("request", Kind.ENGINE_DEATH), ("start", Kind.EXCEPTION)]
+)
+def test_an_exception_of_an_engine_that_has_ended_since_is_its_death(
+    phase: str, kind: Kind
+) -> None:
+    error = RemoteError("it raised", phase=phase, parts={Part.EXCEPTION: Masked("it raised")})
+    assert verdicts.observe(Leg(error=error, dead=True, phase=phase)).kind is kind
+    assert verdicts.observe(Leg(error=error, phase=phase)).kind is Kind.EXCEPTION
+    symptom = Symptom((Kind.EXCEPTION,), (phase,), "it raised")
+    assert verdicts.observe(Leg(error=error, dead=True, symptom=symptom)).kind is Kind.EXCEPTION
+
+
 @pytest.mark.parametrize("error", [None, WRONG])
 def test_what_is_not_found_in_a_shortened_log_proves_nothing(error: Exception | None) -> None:
     observation = verdicts.observe(Leg(replies=1, error=error, missed_log=True))
@@ -181,6 +211,22 @@ def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeIte
     result = getattr(rewritten, ATTRIBUTE)
     assert (result.device, result.environment, result.versions) == ("unknown", "old", {})
     assert result.command == "pytest 'test_demo.py::test_demo' --vllm-env='old'"
+
+
+@pytest.mark.parametrize(("phase", "same_as"), [("start", ()), ("request", ("other",))])
+def test_what_does_not_start_because_of_another_case_is_not_its_sibling(
+    make_item: MakeItem, tmp_path: Path, phase: str, same_as: tuple[str, ...]
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    upstream = ("https://example.org/2",)
+    kind = {"kind": "exception", "phase": phase, "pattern": "the wrong sampler"}
+    CaseFile("other", upstream=upstream, **kind).write(tmp_path / "cases")
+    item = make_item()
+    parts = {Part.EXCEPTION: Masked("ValueError: the wrong sampler")}
+    leg = judged(item, Leg(error=RemoteError("it raised", phase=phase, parts=parts)))
+    verdict = Verdict.NOT_APPLICABLE if phase == "start" else Verdict.INCONCLUSIVE
+    assert (leg.decision.verdict, leg.same_as) == (verdict, same_as)
+    assert leg.decision.reason.startswith("same traceback") is bool(same_as)
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,20 @@ def test_an_invalid_file_is_refused(text: str, tmp_path: Path) -> None:
         read_file(tmp_path / FILE)
 
 
+def test_show_counts_the_last_runs_of_this_machine(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.answers.audit.boundaries.known_releases", releases)
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    outcomes = [("0.9.0", Verdict.INCONCLUSIVE), ("0.9.0", Verdict.REPRODUCED)]
+    for at, (version, verdict) in enumerate([*outcomes, ("0.9.1", Verdict.FIXED)]):
+        code = code_fingerprint(case.directory)
+        seen = replace(result(verdict, version), code=code, started_at=DAY + at)
+        write_results(tmp_path / "cache" / "results" / f"{at}.json", RunResult((seen,)))
+    assert cli.main(["--cases", str(tmp_path), "show", "one"]) == 0
+    assert "boundary:     vllm <0.9.1 observed" in capsys.readouterr().out
+
+
 def test_commands_show_and_record_boundaries(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,6 +177,9 @@ def test_answers_can_be_written_as_json(book: ScriptBook) -> None:
     assert "Paris" in texts(book, book.take(asking("a")))[0]
     assert book.take(asking("a")) is None
     book.clear()
+    book.add(answers_from([{"value": {"n": 1}}]))
+    assert texts(book, book.take(asking("a"))) == ['{"n":1}']
+    book.clear()
     book.add(answers_from({"turns": {"Rome": ["25"]}}))
     book.add(answers_from({"template": "$turn: $text, $other"}))
     assert texts(book, book.take(asking("Rome"))) == ["25"]
@@ -189,3 +192,47 @@ def test_answers_can_be_written_as_json(book: ScriptBook) -> None:
 def test_json_that_is_no_answer_is_refused(document: object) -> None:
     with pytest.raises(UsageError, match="script: "):
         answers_from(document)
+
+
+SCHEMA = {
+    "$defs": {"place": {"properties": {"city": {}, "zip": {}}}},
+    "properties": {"n": {}, "places": {"items": {"$ref": "#/$defs/place"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        {"guided_json": SCHEMA},
+        {"structured_outputs": {"json": SCHEMA}},
+        {"text": {"format": {"schema": SCHEMA}}},
+    ],
+)
+def test_a_value_is_written_as_the_schema_of_the_request_wants_it(
+    book: ScriptBook, body: dict[str, Any]
+) -> None:
+    value = {"places": [{"zip": 7, "city": "Köln"}], "more": True, "n": 1}
+    book.add([Script.text("so: ").then(Script.value(value)), Script.value(value)])
+    written = '{"n":1,"places":[{"city":"Köln","zip":7}],"more":true}'
+    said = texts(book, book.take(asking("a", **body)))
+    assert said[0].encode("latin-1").decode() == f"so: {written}"
+    unordered = texts(book, book.take(asking("a", response_format="json_object")))
+    assert unordered[0].startswith('{"places":[{"zip":7,')
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_arguments_of_a_call_are_in_the_order_of_the_tool(book: ScriptBook, nested: bool) -> None:
+    function = {"name": "weather", "parameters": {"properties": {"city": {}, "day": {}}}}
+    tool = {"type": "function", "function": function} if nested else function
+    book.add(Script.tool_call("weather", {"day": 1, "city": "Paris"}))
+    (said,) = texts(book, book.take(asking("a", tools=[tool])))
+    assert '{"city": "Paris", "day": 1}' in said
+
+
+def test_nothing_may_follow_a_value() -> None:
+    with pytest.raises(UsageError, match="nothing may follow a value"):
+        Script.value(1).then("text")
+    with pytest.raises(UsageError, match="only a further tool call may follow a tool call"):
+        Script.tool_call("f", {}).then(Script.value(1))
+    assert '"' not in Script.value([1, 2]).prompt("p")

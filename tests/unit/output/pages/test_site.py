@@ -90,8 +90,17 @@ def test_a_cases_page_says_what_is_known(site: dict[str, str]) -> None:
         "Why.",
     ):
         assert expected in text
-    assert 'aria-label="0.8.4: REPRODUCED' in html
-    assert 'class="FIXED edge observed-edge"><a href="../releases/0.8.5.html"' in html
+    assert 'aria-label="0.8.4: in the affected range; REPRODUCED, sim, ' in html
+    assert 'aria-label="0.8.5: outside the affected range; FIXED, sim, ' in html
+    assert [f"edge {kind}" in html for kind in ("inferred-edge", "observed-edge")] == [True, True]
+
+
+def test_a_cases_time_line_has_a_lane_for_each_device(site: dict[str, str]) -> None:
+    """The picture shows where devices disagree: vllm-24885 passes on sim in 0.18.0, and fails on
+    vllm-cpu."""
+    timeline = site["cases/vllm-24885.html"].partition('aria-label="0.18.0: ')[2]
+    column = timeline.partition("</a>")[0]
+    assert sorted(re.findall(r'class="(shows|passes)"', column)) == ["passes", "shows"]
 
 
 def test_a_releases_page_lists_failures_by_severity(
