@@ -27,6 +27,6 @@ def test_wrong_request(vllm_server: Server, vllm_at_work: AtWork, what: str) -> 
     body = {"model": vllm_server.model, "messages": messages, "max_tokens": 20}
     plain = vllm_server.post("/v1/messages", body)
     vllm_at_work("a right request is answered", plain.json()["content"][0]["text"] == "Paris.")
-    answer = vllm_server.post("/v1/messages", {**body, **WRONG[what]})
+    answer = vllm_server.post("/v1/messages", {**body, **WRONG[what]})  # type: ignore[dict-item]
     assert 400 <= answer.status_code < 500, f"{what} answered with {answer.status_code}: {answer.text[:500]}"
     vllm_server.check()
