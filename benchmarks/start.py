@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_vllm_regress.cases.lint import SOUND_LOGS
+from pytest_vllm_regress.cases.proofs.lint import SOUND_LOGS
 
 COMMAND = ("-m", "pytest_vllm_regress")
 COMMANDS = {

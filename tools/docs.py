@@ -8,7 +8,7 @@ missing here: it is written by the tests that it is about (``tox run -e faults``
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +33,7 @@ from tools import (
 )
 
 DOCS = Path(__file__).parents[1] / "docs"
+EXAMPLES = DOCS.parent / "examples" / "clients"
 RECORDS = DOCS / "records"
 
 
@@ -47,6 +48,16 @@ def _drift() -> str:
 
 def _states(table: str) -> Callable[[], str]:
     return lambda: states_pages.page(table, open_states(RECORDS / "states.jsonl").entries.values())
+
+
+def _client_rows() -> Iterator[str]:
+    """Return the files of the example suite, each under a heading: shared ones, then clients."""
+    files = sorted(EXAMPLES.glob("*.py"), key=lambda path: (path.name.startswith("test"), path))
+    for path in files:
+        client = path.stem.removeprefix("test_").replace("_", "-")
+        title = client if path.name.startswith("test") else path.name
+        yield from ("", f"## {title}", "", "```python", path.read_text("utf-8").rstrip(), "```")
+    yield ""
 
 
 def _with_parts(path: str, parts: Mapping[str, Callable[[], Iterable[str]]]) -> Callable[[], str]:
@@ -71,6 +82,7 @@ PAGES: dict[str, Callable[[], str]] = {
         f"reference/{page}.md": _with_parts(f"reference/{page}.md", parts)
         for page, parts in reference.PARTS.items()
     },
+    "how-to/client-recipes.md": _with_parts("how-to/client-recipes.md", {"clients": _client_rows}),
     "generated/verdicts.md": _with_parts("generated/verdicts.md", verdicts.PARTS),
     "agreement.svg": pictures.agreement,
     "growth.svg": lambda: pictures.growth(open_states(RECORDS / "states.jsonl").entries.values()),

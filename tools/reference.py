@@ -37,6 +37,7 @@ WORDS = {
     "--out": "where the main output goes. Where a command writes several formats, the ending "
     "decides which one, and the option is repeatable: `.json` results, `.html` a page, `.md` "
     "Markdown, `.xml` JUnit, `.diff` edits. A folder for commands that write folders",
+    "--base": "what to compare with",
     "--releases": "releases of vLLM on the index, as a specifier: `'>=0.8,<0.12'`",
     "--write": "apply edits to the files of the project, and add verdicts to its tables",
 }

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from ..util import codec
+from ..util.versions import alternatives_of
 from .model import Case
 from .proofs.fingerprint import code_fingerprint
 
@@ -24,7 +26,7 @@ class TestNeeds(codec.Document, frozen=True):
     that the test does not set is left out. ``parsers``: allowed names by option. ``probe``: the
     built-in probe that it calls. ``variant``: the form of the failure that it shows, None for the
     failure itself. ``computed``: a fixture makes the configuration, so that ``engine`` does not
-    tell everything.
+    tell everything. ``requires``: versions by package, without which the test says nothing.
     """
 
     __test__ = False  # not a pytest class
@@ -36,6 +38,18 @@ class TestNeeds(codec.Document, frozen=True):
     probe: str = ""
     variant: str | None = None
     computed: bool = False
+    requires: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def say_something_of(self, versions: Mapping[str, str]) -> bool:
+        """Return whether the test can run with these versions, as far as they are known."""
+        return all(
+            any(
+                part.contains(versions[package].partition("+")[0], prereleases=True)
+                for part in allowed
+            )
+            for package, text in self.requires.items()
+            if package in versions and (allowed := alternatives_of(text)) is not None
+        )
 
 
 class CaseNeeds(codec.Document, frozen=True):

@@ -61,6 +61,12 @@ def _needs(item: pytest.Function) -> TestNeeds:
         probe=probe,
         variant=of_case.kwargs.get("variant") if of_case else None,
         computed=_is_computed(item),
+        requires={
+            package.replace("_", "-").lower(): text
+            for marker in item.iter_markers("vllm_requires")
+            for package, text in marker.kwargs.items()
+            if package != "cause" and text != "*"
+        },
     )
 
 

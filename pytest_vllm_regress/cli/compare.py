@@ -50,12 +50,13 @@ def compare(
 ) -> int:
     """Say what a change of versions breaks, fixes and leaves.
 
-    Reads recorded results and ranges, and runs only with --run. With --serve it leaves out what the
-    deployment cannot show, and lists what it uses and the new version does not have. With --newer
+    Reads recorded results and ranges, and runs only with --run. With --serve it says whether the
+    deployment starts with the second version, leaves out what it cannot show, lists what it can reach
+    before what is unknown, and what it uses and the second version does not have. With --newer
     it says of one release how settled it is: which fixes landed after it, week by week.
 
-    Exit codes: 0 nothing new breaks; 1 something that worked before fails, or the deployment uses
-    what is gone; 2 usage or bad input; 4 internal error.
+    Exit codes: 0 nothing new breaks; 1 something that worked before fails, the deployment uses what
+    is gone, or it does not start; 2 usage or bad input; 4 internal error.
     """
 
     deployments = read_deployments(serve) if serve is not None else ()
@@ -84,15 +85,18 @@ def compare(
     elif format == "markdown":
         say(result.markdown())
     else:
+        if result.start:
+            say(result.will_start())
         for use in result.used:
             say(f"no longer there: {use}")
         rows = [
-            (change.effect, change.case.id, severity(change.case), change.after, change.case.title)
+            (*change.reach_cells, change.effect, case.id, severity(case), change.after, case.title)
             for change in result.changes
+            for case in [change.case]
         ]
-        print_columns(("effect", "case", "severity", "after the change", "failure"), rows)
-        left_out = f"; {result.unreachable} not reachable" if result.unreachable else ""
-        say(f"{result.before} to {result.after}: {result.counts()}{left_out}")
+        here = ("here",) if deployments else ()
+        print_columns((*here, "effect", "case", "severity", "after the change", "failure"), rows)
+        say(f"{result.before} to {result.after}: {result.counts()}")
         if fixes:
             total = sum(len(group) for _, group in fixes)
             say(f"upstream names {total} fixes in between (not proven here): {counts(fixes)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Literal
@@ -15,14 +16,18 @@ from ..environments.recipes import find_file, load
 from ..errors import UsageError
 from ..output.export.osv import osv_record
 from ..output.export.standalone import StandaloneScript, export_script
+from ..runner.suite import suite_command
 from ..util.files import write_atomically
+from ..util.text import render_text
 from .context import Invocation, Names, print_json, say, warn
+
+DATA = Path(__file__).parents[1] / "output" / "export" / "data"
 
 
 def export(
     command: Invocation,
     case_ids: Names = None,
-    format: Literal["script", "issue", "ci-failure", "osv"] = "script",
+    format: Literal["script", "issue", "ci-failure", "osv", "workflow"] = "script",
     collect_env: bool = False,
     out: Path | None = None,
 ) -> None:
@@ -32,6 +37,8 @@ def export(
     It repeats a test that was recorded as REPRODUCED; pytest collects the case's tests for that,
     and none is run. issue and ci-failure are the texts of vLLM's forms for a bug and for a failing
     test in CI, with the script in them. osv is a record of the case file (without CASE: of all).
+    workflow is a GitHub Actions workflow that runs your own suite (after --, default: pytest tests/)
+    on new releases each night.
 
     Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error.
     """
@@ -42,6 +49,9 @@ def export(
         raise UsageError("--collect-env: Linux only, because it runs a script in an environment")
     if out == Path("-"):
         out = None
+    if format == "workflow" or command.pytest_args:
+        _write(_workflow(command, format, case_ids), out, "workflow")
+        return
     if format == "osv":
         _export_osv(command, case_ids, out)
         return
@@ -55,11 +65,26 @@ def export(
     if format != "script":
         form: Literal["bug", "ci-failure"] = "bug" if format == "issue" else "ci-failure"
         text = _report(form, case, script, collected=collect_env)
+    _write(text, out, f"{case.id}, test {script.test}")
+
+
+def _write(text: str, out: Path | None, what: str) -> None:
     if out is None:
         say(text.rstrip("\n"))
     else:
         write_atomically(out, text)
-        say(f"{out}: {case.id}, test {script.test}")
+        say(f"{out}: {what}")
+
+
+def _workflow(command: Invocation, format: str, case_ids: Names) -> str:
+    """Return a workflow that runs a suite from the newest known release on."""
+    from ..environments.releases import known_releases
+
+    suite = command.pytest_args or ("pytest", "tests/")
+    if format != "workflow" or case_ids or not suite_command(suite):
+        raise UsageError("--format workflow runs a suite: give no cases, and `-- pytest ...`")
+    newest = known_releases("vllm")[-1].base_version
+    return render_text("workflow.yml.txt", DATA, release=newest, suite=shlex.join(suite))
 
 
 def _report(

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from ..answers.audit.boundaries import Only, remaining
@@ -14,9 +15,10 @@ from ..environments.cache import EnvironmentCache
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..output.formats import OutputFiles
-from ..output.suite import save_suite, with_known_failures
+from ..output.suite import rendered_suite, save_suite, with_known_failures
+from ..output.suite_record import SuiteRecord
 from ..output.table import print_to_console
-from ..runner.batch import Batch, Executor, RunOptions, RunOutcome
+from ..runner.batch import Batch, Executor, RunOptions, RunOutcome, digest
 from ..runner.executors import ThreadsExecutor, check_environments
 from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
@@ -26,6 +28,7 @@ from ..runner.shards import CiSystem, ci_job_matrix, shard_count
 from ..runner.slots import machine_room
 from ..runner.suite import EnvironmentRun, TestOutcome, suite_command
 from ..runner.sweep import DiskBudget, plan_sweep
+from ..util.files import write_atomically
 from ..util.paths import writable_root
 from ..util.sizes import GIB
 from .context import (
@@ -43,6 +46,8 @@ from .context import (
     say,
 )
 
+LAST_RUN = "last"
+
 
 def matrix(
     command: Invocation,
@@ -58,6 +63,7 @@ def matrix(
     on: str | None = None,
     shard: str | None = None,
     fresh: bool = False,
+    base: str | None = None,
     out: Paths = None,
 ) -> int:
     """Run cases over many environments: case by version.
@@ -68,15 +74,18 @@ def matrix(
     of `run`.
 
     `-- pytest tests/` runs your own suite instead, once for each environment, in the working
-    directory and with your configuration, and shows what became of each test.
+    directory and with your configuration, and shows what became of each test. With --base, only
+    what did not fail before counts for the exit code.
     """
     if suite := suite_command(command.pytest_args):
         unfit: dict[str, object] = {"--only": only, "--on": on, "--shard": shard, "--fresh": fresh}
         unfit |= {"--format": format != "text", "ids of cases": case_ids}
         if unused := [option for option, value in unfit.items() if value]:
             raise UsageError(f"{', '.join(unused)}: not with a suite of your own; leave that out")
-        places = _SuitePlaces(environments or (), releases, disk, device, jobs or 1, dry_run)
+        places = _SuitePlaces(environments or (), releases, disk, device, jobs or 1, dry_run, base)
         return _own_suite(command, suite, places, OutputFiles.of(out).check_results())
+    if base is not None:
+        raise UsageError("--base compares a suite of your own: give `-- pytest ...` with it")
     options = command.run_options(device)
     cases = command.select(case_ids)
     limit = _disk_limit(disk, releases, on)
@@ -144,6 +153,7 @@ class _SuitePlaces:
     device: Device
     jobs: int
     dry_run: bool
+    base: str | None
 
 
 def _own_suite(
@@ -152,6 +162,8 @@ def _own_suite(
     """Run a user's own suite in each environment, and show test by release."""
     if not places.environments and places.releases is None:
         raise UsageError("-- pytest: say where your suite is to run, with --releases or --env")
+    last = writable_root() / "suites" / f"{digest(str(Path.cwd()), *suite)}.json"
+    base = None if places.base is None else _base(places.base, last)
     limit = _disk_limit(places.disk, places.releases, None)
     names = named_environments((), places.environments, places.releases)
     batches: Sequence[Batch] = plan_batches((), names)
@@ -170,12 +182,26 @@ def _own_suite(
     outcome = replace(outcome, runs=tuple(runs))
     # The working directory is that of a project, whose cases are not what is documented of vLLM.
     known = replace(command, answers=True).cases_if_any()
-    results = with_known_failures(outcome, suite, known)
+    results = replace(with_known_failures(outcome, suite, known), base=base)
     try:
         save_suite(results, files, say)
+        incomplete = outcome.interrupted or any(run.problems for run in outcome.runs)
+        if not (incomplete or results.broken):  # else the next run would find it normal
+            last.parent.mkdir(exist_ok=True)
+            write_atomically(last, rendered_suite("json", results))
     finally:  # also on a full disk
         print_report("text", results.report(everything=False), None)
-    return outcome.exit_code
+    return results.exit_code
+
+
+def _base(base: str, last: Path) -> SuiteRecord | None:
+    """Return the results to compare with; None if there is no last run of this suite."""
+    if base != LAST_RUN:
+        return SuiteRecord.read(Path(base))
+    if last.exists():
+        return SuiteRecord.read(last)
+    say("--base last: this is the first run of this suite in this folder; all failures count")
+    return None
 
 
 def _summary(run: EnvironmentRun) -> str:

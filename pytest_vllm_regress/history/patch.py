@@ -137,8 +137,7 @@ def nearness(
     for commit in repository.commits_touching(sorted(changed)):
         touched.setdefault(commit.pull_request, set()).update(changed.intersection(commit.touched))
     folders = {
-        str(fix.number): {os.path.dirname(f"vllm/{path}") for path in fix.changed}
-        for fix in FixIndex.load().fixes
+        str(fix.number): set(map(os.path.dirname, fix.files)) for fix in FixIndex.load().fixes
     }
     near = set(map(os.path.dirname, changed))
 

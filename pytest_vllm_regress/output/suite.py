@@ -20,6 +20,7 @@ from ..util.report import Report, Section, Table, to_markdown
 from ..util.text import printable, render_text
 from ..util.versions import version_of
 from .formats import DOCUMENTS, OutputFiles
+from .suite_record import SuiteRecord, newly_failing
 
 FILE = "suite.json"
 """The name of the results in a folder."""
@@ -30,13 +31,42 @@ _MAX_REASON = 300
 class SuiteResults:
     """The outcome of a suite, and the documented failures that its tests may show.
 
-    ``suspects``: by environment and test. ``versions``: of vLLM, by environment.
+    ``suspects``: by environment and test. ``versions``: of vLLM, by environment. ``base``: earlier
+    results, with which these are compared.
     """
 
     outcome: SuiteOutcome
     command: tuple[str, ...]
     suspects: Mapping[tuple[str, str], Suspects]
     versions: Mapping[str, str]
+    base: SuiteRecord | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """As that of the outcome; compared with earlier results, only what fails newly counts."""
+        code = self.outcome.exit_code
+        if code != 1 or self.base is None:
+            return code
+        return int(bool(self.broken) or any(run.problems for run in self.outcome.runs))
+
+    @property
+    def broken(self) -> list[tuple[str, str, str]]:
+        """Test, environment and what the test did before, of each that fails newly."""
+        rows: list[tuple[str, str, str]] = []
+        if self.base is None:
+            return rows
+        for run in self.outcome.runs:
+            before = self.base.before(run.environment, self.versions.get(run.environment, ""))
+            name, failing = (
+                ("", [(name, "") for name, test in run.tests.items() if not test.fits])
+                if before is None
+                else (before.environment, newly_failing(run, before))
+            )
+            rows += [
+                (test, run.environment, f"{then} in {name}" if name else "not recorded")
+                for test, then in failing
+            ]
+        return rows
 
     @property
     def badge(self) -> str:
@@ -76,7 +106,13 @@ class SuiteResults:
         if why := self._reasons():
             parts.append(tuple(why))
         problems = [f"Problem: {problem}" for run in outcome.runs for problem in run.problems]
-        return Report(sections=[Section(parts=parts)], notes=[*problems, self.badge])
+        sections = [Section(parts=parts)]
+        if broken := self.broken:
+            table = Table(("fails newly", "environment", "before"), broken)
+            sections.append(Section(parts=[table]))
+        elif self.base is not None:
+            problems.append("Nothing fails that did not fail before.")
+        return Report(sections=sections, notes=[*problems, self.badge])
 
     def _reasons(self) -> list[str]:
         """Return a line for each test and reason to fail, with its environments."""
@@ -100,9 +136,13 @@ class SuiteResults:
                 "color": "brightgreen" if works else "red",
             },
             "interrupted": self.outcome.interrupted,
+            "broken": [
+                dict(zip(("test", "environment", "before"), b, strict=True)) for b in self.broken
+            ],
             "runs": [
                 {
                     "environment": run.environment,
+                    "version": self.versions.get(run.environment, ""),
                     "works": run.works,
                     "problems": run.problems,
                     "tests": {name: self._test(run, name, run.tests[name]) for name in run.tests},

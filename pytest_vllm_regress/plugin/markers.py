@@ -25,6 +25,7 @@ from .session import session_of
 from .state import settings_of, write_group
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
+FACTORY = "vllm_engines"
 _CLOSE = 0.8
 """Similarity of a misspelled package: vlm and vllm have 0.86, but torchaudio and torch 0.67."""
 _NOT_IN_A_NAME = re.compile(
@@ -152,14 +153,29 @@ def mark_groups(items: list[pytest.Item]) -> None:
     hang: others would wait behind them.
     """
     for item in items:
-        if not _takes_engine(item) or item.get_closest_marker("xdist_group") or _may_hang(item):
+        if item.get_closest_marker("xdist_group") or _may_hang(item):
             continue
-        params = parameters(item)
-        marker = engine_marker(item)
-        if not marker.fresh:
-            values = {**marker.fixed, **params.get("engine_spec", {})}
-            name = f"{params.get('vllm_env', '')} {marker.front} {sorted(values.items(), key=repr)}"
+        name = _engine_of_markers(item) if _takes_engine(item) else _engine_of_fixtures(item)
+        if name:
             item.add_marker(pytest.mark.xdist_group(_NOT_IN_A_NAME.sub("-", name).strip("-")))
+
+
+def _engine_of_markers(item: pytest.Item) -> str:
+    """Return a name for the engine of a test; empty if no other test shares it."""
+    params, marker = parameters(item), engine_marker(item)
+    values = {**marker.fixed, **params.get("engine_spec", {})}
+    name = f"{params.get('vllm_env', '')} {marker.front} {sorted(values.items(), key=repr)}"
+    return "" if marker.fresh else name
+
+
+def _engine_of_fixtures(item: pytest.Item) -> str:
+    """Return the environment of a test, and its first fixture that takes engines from the factory;
+    empty if it has none."""
+    known = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    for name, definitions in known.items():
+        if any(FACTORY in definition.argnames for definition in definitions):
+            return f"{parameters(item).get('vllm_env', '')} {definitions[-1].baseid} {name}"
+    return ""
 
 
 def begin_with_waits(items: list[pytest.Item]) -> None:

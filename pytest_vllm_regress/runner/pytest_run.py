@@ -144,7 +144,7 @@ def _last_lines(log: Path) -> str:
 
 
 def run_command(
-    command: Sequence[str], environment: Mapping[str, str], *, output: IO[bytes] | None = None
+    command: Sequence[str], environment: Mapping[str, str], *, output: IO[bytes] | int | None = None
 ) -> int:
     """Run ``command`` on our own terminal until it ends; return its exit status. ``output``: where
     its output goes (default: ours).
@@ -171,7 +171,7 @@ def start_command(
     environment: Mapping[str, str],
     *,
     own_group: bool = True,
-    output: IO[bytes] | None = None,
+    output: IO[bytes] | int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start ``command``. The kernel sends it SIGTERM when the thread that started it ends.
 

@@ -254,7 +254,8 @@ def run_suite(
     """Run the suite, or the part that ``pytest_args`` select, in one environment, which is built.
 
     ``record``: keeps each check when it has ended; what is in it is not run again. The caller
-    removes it. Raises ``UsageError`` if pytest ended before its last check.
+    removes it. pytest's output goes to standard error: standard output has the report. Raises
+    ``UsageError`` if pytest ended before its last check.
     """
     gpu = asks_for_gpu(pytest_args)
     chosen = [arg.partition("=")[2] for arg in pytest_args if arg.startswith("--vllm-device=")]
@@ -266,7 +267,7 @@ def run_suite(
         command += ["-p", check_record.__name__]
         command += [f"--vllm-env={name}", "--tb=short", *pytest_args]
         environment = {**pytest_environment(folder), check_record.RECORD: str(record)}
-        status = run_command(command, environment)
+        status = run_command(command, environment, output=STDERR_FD)
         kept = check_record.open_checks(record).entries.values()
     if status not in _REACHED_THE_END or not kept:
         raise UsageError(
@@ -280,6 +281,7 @@ def run_suite(
     return ran.with_cells(map(_kept_cell, kept))
 
 
+STDERR_FD = 2
 _REACHED_THE_END = (0, 1, 5)
 """Exit statuses of pytest: all passed, some failed, nothing was left to run."""
 

@@ -37,6 +37,23 @@ def pipeline(name: str) -> Any:
     return yaml.safe_load(re.search(rf"```yaml\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)[1])  # type: ignore[index]
 
 
+def test_the_workflow_of_a_suite_runs_the_command(tmp_path: Path) -> None:
+    def export(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest_vllm_regress", "export", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    workflow = yaml.safe_load(export("--format", "workflow", "--", "pytest", "-k", "a b").stdout)
+    runs = [step["run"] for step in workflow["jobs"]["suite"]["steps"] if "run" in step]
+    (run,) = [run for run in runs if run.startswith("vllm-regress")]
+    assert run.endswith(" -- pytest -k 'a b'") and "--base suite.json" in run
+    (tmp_path / "suite.json").write_text('{"runs": []}')
+    run, count = re.subn("--releases '[^']+'", "--env vllm-0.33.0 --dry-run", run)  # no index
+    done = bash(run, tmp_path)
+    assert count == 1 and done.returncode == 0 and "vllm-0.33.0" in done.stdout, done.stderr
+    for words in (("--format", "workflow", "vllm-17173"), ("vllm-17173", "--", "pytest")):
+        assert "--format workflow runs a suite" in export(*words).stderr
+
+
 def bash(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a script with this interpreter's ``vllm-regress`` on the PATH, and with stubs for what
     only a CI system has."""

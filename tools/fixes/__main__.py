@@ -36,7 +36,8 @@ def main() -> None:
     start = time.monotonic()
     known = [str(version) for version in known_releases("vllm") if version >= FIRST]
     new = [release for release in known if release not in before.releases]
-    index = grown(before, options.clone, options.branch, _sources(new, options.sources))
+    read = [*before.releases[-1:], *new] if new else []
+    index = grown(before, options.clone, options.branch, _sources(read, options.sources))
     FILE.write_bytes(index.content())
     print(
         f"{FILE}: {len(index.fixes)} changes until {index.until_date}, {FILE.stat().st_size} bytes, "

@@ -10,6 +10,7 @@ from pytest_vllm_regress.answers.fixes.index import Fix, FixIndex
 
 from .changes import fix_of, read_changes, terms_of
 from .containment import Containment, sources_of
+from .differences import differences
 
 
 def grown(
@@ -19,9 +20,11 @@ def grown(
     releases: Iterable[tuple[str, Mapping[str, bytes]]],
 ) -> FixIndex:
     """Return the index with the commits of ``branch`` that it lacks, and with ``releases``: names
-    and files, oldest first, all later than those that it has.
+    and files, oldest first: the last one that it has, if it has any, and all later ones.
 
     Changes that no release contained so far are read again, since a new one may contain them.
+    Releases that have all of the history have later changes, too: they are compared with the one
+    before.
     """
     count = len(before.releases)
     kept, after = _settled(before)
@@ -33,9 +36,18 @@ def grown(
     ]
     containment = Containment(changes, count)
     names, dates = list(before.releases), list(before.dates)
+    until_date = changes[-1].date if changes else before.until_date
+    differing = list(before.differences)
+    previous: Mapping[str, bytes] = {}
     for name, files in releases:
-        names.append(name)
-        dates.append(containment.add(sources_of(files)) or (dates[-1] if dates else ""))
+        if name in names:
+            containment.begin_after(sources_of(files))
+        else:
+            names.append(name)
+            dates.append(containment.add(sources_of(files)) or (dates[-1] if dates else ""))
+            if dates[-1] == until_date:
+                differing += differences(previous, files, until_date, len(names) - 1)
+        previous = files
     terms: Counter[str] = Counter()
     for change in changes:
         for side in terms_of(change):
@@ -44,14 +56,8 @@ def grown(
         fix_of(change, terms, first)
         for change, first in zip(changes, containment.firsts, strict=True)
     ]
-    last = changes[-1] if changes else None
-    return FixIndex(
-        last.commit if last else before.until,
-        last.date if last else before.until_date,
-        names,
-        dates,
-        [*kept, *fixes],
-    )
+    until = changes[-1].commit if changes else before.until
+    return FixIndex(until, until_date, names, dates, [*kept, *fixes], differing)
 
 
 def _settled(index: FixIndex) -> tuple[list[Fix], str]:

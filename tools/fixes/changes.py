@@ -16,10 +16,13 @@ from pytest_vllm_regress.answers.fixes.words import identifiers, is_common, word
 SINCE = "2024-09-01"
 """The last days before 0.6."""
 MAX_TERMS = 36
-MAX_REMOVED = 10
+MAX_REMOVED = 8
 MAX_FUNCTIONS = 24
 MAX_TESTS = 3
+_BESIDE = ("csrc", "cmake", "CMakeLists.txt", "setup.py", "requirements", "requirements*.txt")
 _HEAD = "\x01"
+HEAD_FORMAT = f"{_HEAD}%H\x02%ad\x02%s"
+"""Of git log, for ``parse``."""
 _DEFINITION = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _HUNK = re.compile(r"@@ -\S+ \+\S+ @@ ?(.*)")
 _NUMBER = re.compile(r"\(#(\d+)\)\s*$")
@@ -29,8 +32,8 @@ _STRING = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 
 @dataclass
 class Change:
-    """A commit: the lines that it added and removed by path, the functions around them, and the
-    tests that it added."""
+    """A commit: the lines that it added and removed by path, the functions around them, the tests
+    that it added, and the kernels, requirements and build files that it changed (``beside``)."""
 
     commit: str
     date: str
@@ -39,7 +42,7 @@ class Change:
     added: dict[str, set[str]] = field(default_factory=dict)
     removed: dict[str, set[str]] = field(default_factory=dict)
     tests: list[str] = field(default_factory=list)
-    lines: int = 0
+    beside: dict[str, dict[str, None]] = field(default_factory=dict)
 
     @property
     def number(self) -> int | None:
@@ -49,7 +52,8 @@ class Change:
     @property
     def counts(self) -> bool:
         """Whether the index has it."""
-        return self.number is not None and bool(self.functions)
+        is_other_fix = bool(self.beside) and is_fix(self.title)
+        return self.number is not None and (bool(self.functions) or is_other_fix)
 
 
 def read_changes(clone: Path, branch: str, after: str = "") -> Iterator[Change]:
@@ -61,8 +65,14 @@ def read_changes(clone: Path, branch: str, after: str = "") -> Iterator[Change]:
         git = ["git", "-C", str(clone), "-c", f"core.attributesFile={attributes.name}"]
         command = [*git, "log", "--first-parent", "--no-merges", "--reverse", "-p", "-U0"]
         command += ["--no-color", "--no-ext-diff", "--no-renames", "--date=short"]
-        command += [f"--format={_HEAD}%H\x02%ad\x02%s", f"--since={SINCE}"]
-        command += [f"{after}..{branch}" if after else branch, "--", "vllm/*.py", "tests/*.py"]
+        command += [f"--format={HEAD_FORMAT}", f"--since={SINCE}"]
+        command += [
+            f"{after}..{branch}" if after else branch,
+            "--",
+            "vllm/*.py",
+            "tests/*.py",
+            *_BESIDE,
+        ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace")
         assert process.stdout is not None
         yield from parse(process.stdout)
@@ -84,10 +94,12 @@ def parse(lines: Iterable[str]) -> Iterator[Change]:
             continue
         elif line.startswith(("--- a/", "+++ b/")):
             path = line[6:].rstrip("\n")
-            if not path.startswith("tests/"):
+            if path.startswith("vllm/"):
                 change.functions.setdefault(path, {})
-        elif path.startswith("tests/"):
-            if added := _TEST.match(line):
+            elif not path.startswith("tests/"):
+                change.beside.setdefault(path, {})
+        elif not path.startswith("vllm/"):
+            if path.startswith("tests/") and (added := _TEST.match(line)):
                 change.tests.append(f"{path}::{added[1]}")
         elif match := _HUNK.match(line):
             found = _DEFINITION.match(match[1])
@@ -102,7 +114,6 @@ def parse(lines: Iterable[str]) -> Iterator[Change]:
 
 def _add(change: Change, path: str, function: str, line: str) -> None:
     text = line[1:].strip()
-    change.lines += 1
     if function:
         change.functions[path].setdefault(function)
     if len(text) >= MIN_LINE:
@@ -110,22 +121,21 @@ def _add(change: Change, path: str, function: str, line: str) -> None:
         lines.setdefault(path, set()).add(text)
 
 
-def fix_of(change: Change, counts: Counter[str], first: int) -> Fix:
+def fix_of(change: Change, counts: Counter[str], first: int, max_terms: int = MAX_TERMS) -> Fix:
     """Return the change as the index has it. ``counts``: in how many changes each term occurs."""
-    assert change.number is not None
     changed = {
         path.removeprefix("vllm/"): list(names)[:MAX_FUNCTIONS]
-        for path, names in list(change.functions.items())[:MAX_FUNCTIONS]
+        for path, names in list((change.functions or change.beside).items())[:MAX_FUNCTIONS]
     }
     spoken, others = terms_of(change)
-    kept = sorted(spoken, key=lambda term: (counts[term], term))[:MAX_TERMS]
-    kept += sorted(others - spoken, key=lambda term: (counts[term], term))[:MAX_TERMS]
+    kept = sorted(spoken, key=lambda term: (counts[term], term))[:max_terms]
+    kept += sorted(others - spoken, key=lambda term: (counts[term], term))[:max_terms]
     title = _NUMBER.sub("", change.title).strip()
     names = [name for names in changed.values() for name in names]
     terms = {*kept} - words(title) - words(" ".join((*names, *changed)))
     removed = sorted({line for lines in change.removed.values() for line in lines}, key=len)
     return Fix(
-        change.number,
+        change.number or 0,
         change.commit[:9],
         change.date,
         title,

@@ -20,8 +20,9 @@ CUT = 0.3
 PICKED = 0.6
 """Share of the lines from which a change after the cut counts as contained: who picks a change for
 a release may have to adapt it."""
-ABSENT = 0.1
-"""Share up to which a change is clearly not in a release."""
+JUMP = 0.4
+"""By how much this share must have grown since the release before, so that lines that stood there
+anyway do not count."""
 MIN_LINES = 2
 MIN_LENGTH = 20
 """Lines, and characters of a line, that a change needs so that chance does not put it in."""
@@ -84,6 +85,10 @@ class Containment:
     def firsts(self) -> list[int]:
         return [self._found.get(at, self._count) for at in range(len(self._changes))]
 
+    def begin_after(self, sources: Sources) -> None:
+        """Compare the first release that is added with this one, which was counted before."""
+        self._before = {at: share(change, sources) for at, change in enumerate(self._changes)}
+
     def add(self, sources: Sources) -> str:
         """Add the next release. Return the day of the last change before its cut; empty if the cut
         is that of the release before."""
@@ -102,5 +107,6 @@ class Containment:
 
     def _is_picked(self, at: int, value: float | None) -> bool:
         earlier = self._before.get(at)
-        jumped = earlier is not None and earlier <= ABSENT
-        return (value or 0.0) >= PICKED and jumped and _is_distinct(self._changes[at])
+        if value is None or earlier is None or not _is_distinct(self._changes[at]):
+            return False
+        return value >= PICKED and value - earlier >= JUMP

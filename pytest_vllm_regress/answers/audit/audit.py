@@ -3,6 +3,7 @@ them, and what to do."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,17 @@ from ..sarif import SarifResult, SarifRule
 from ..sarif import to_sarif as log_of
 from .boundaries import observation
 from .features import lacks_feature
-from .matching import NO_VLLM, AuditMatch, Inventory, find, notes, relevant
+from .matching import (
+    NO_VLLM,
+    AuditMatch,
+    Inventory,
+    find,
+    notes,
+    relevant,
+    severity,
+    unknown_packages,
+)
+from .recorded import of_unknown_packages
 from .upgrades import UpgradeAdvice, better
 from .verdict_table import read_table
 
@@ -75,6 +86,19 @@ class Audit:
         answer = self.relevance.get(finding.case.id)
         return answer.reach if answer else Reach.UNKNOWN
 
+    @property
+    def headline(self) -> str:
+        """Return how many failures were found; with a deployment how many of them it can show."""
+        number = len(self.findings)
+        if not self.relevance:
+            return f"{number or 'no'} documented failure{'' if number == 1 else 's'}"
+        counts = Counter(self.reach_of(finding) for finding in self.findings)
+        shown = counts[Reach.REACHABLE]
+        return (
+            f"{shown or 'no'} documented failure{'' if shown == 1 else 's'} that this deployment can "
+            f"reach, {counts[Reach.UNKNOWN]} unknown; {counts[Reach.NOT_REACHABLE]} not reachable"
+        )
+
     def to_json(self) -> dict[str, Any]:
         relevance = {name: {"relevance": answer} for name, answer in self.relevance.items()}
         return {
@@ -103,20 +127,26 @@ def audit(
     """
     concerns = _preflight(inventory, host) if host is not None else ()
     in_range = find(inventory, cases)
-    table = read_table([finding.case for finding in in_range])
-    found = [f for f in in_range if not lacks_feature(f.case, f.versions, table)]
-    kept = [
-        replace(finding, observed=observation(finding.case, finding.versions, table))
-        for finding in found
-        if finding.case.id not in ignore
+    open_cases = [case for case in cases if inventory.release and unknown_packages(inventory, case)]
+    table = read_table([*(finding.case for finding in in_range), *open_cases])
+    decided = dict(of_unknown_packages(inventory, open_cases, table))
+    found = [
+        *(
+            replace(f, observed=observation(f.case, f.versions, table))
+            for f in in_range
+            if not lacks_feature(f.case, f.versions, table)
+        ),
+        *filter(None, decided.values()),
     ]
+    found.sort(key=lambda finding: (severity(finding.case).rank, finding.case.id))
+    kept = [finding for finding in found if finding.case.id not in ignore]
     ids = (*(finding.case.id for finding in found), *(concern.id for concern in concerns))
     result = Audit(
         inventory.source,
         relevant(inventory, cases),
         tuple(kept),
         tuple(concern for concern in concerns if concern.id not in ignore),
-        (*notes(inventory, cases), *_notes_on(deployments, inventory)),
+        (*notes(inventory, cases, list(decided)), *_notes_on(deployments, inventory)),
         ignored=tuple(dict.fromkeys(found_id for found_id in ids if found_id in ignore)),
         relevance={
             finding.case.id: relevance(finding.case, finding.versions, deployments)

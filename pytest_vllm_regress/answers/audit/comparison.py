@@ -4,11 +4,10 @@ results or else by the cases' ranges."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from packaging.version import Version
 
 from ...cases.model import Case
 from ...cases.results import TestResult
@@ -20,10 +19,11 @@ from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
 from .features import lacks_feature
 from .matching import Inventory, case_fields, find, notes, relevant, severity, unknown_packages
-from .verdict_table import Recorded, VerdictTable, read_table
+from .recorded import latest, of_unknown_packages, recorded, words_of
+from .verdict_table import VerdictTable, read_table
 
 if TYPE_CHECKING:
-    from .start import ChangedUse
+    from .start import ChangedUse, StartCheck
 
 
 class UpgradeEffect(enum.StrEnum):
@@ -53,6 +53,16 @@ class ComparedCase:
     after: str
     relevance: Relevance | None = None
 
+    @property
+    def reach_rank(self) -> int:
+        """Position for sorting: what a deployment can reach comes first."""
+        return self.relevance.reach.rank if self.relevance else 0
+
+    @property
+    def reach_cells(self) -> tuple[str, ...]:
+        """Whether the deployment can reach it, as the first cell of a row; none without one."""
+        return (str(self.relevance.reach),) if self.relevance else ()
+
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), **case_fields(self.case, "title", "severity", "workaround")}
 
@@ -64,6 +74,7 @@ class Comparison:
 
     ``unreachable``: how many changes were left out because the deployment cannot show them.
     ``used``: what the deployment uses and the newer side no longer has.
+    ``start``: whether the deployment starts with the newer side; None without one.
     """
 
     before: str
@@ -73,6 +84,7 @@ class Comparison:
     notes: tuple[str, ...]
     unreachable: int = 0
     used: tuple[ChangedUse, ...] = ()
+    start: StartCheck | None = None
 
     def of(self, effect: UpgradeEffect) -> tuple[ComparedCase, ...]:
         """Return the changes with this effect."""
@@ -86,48 +98,75 @@ class Comparison:
             "changes": [change.to_json() for change in self.changes],
             "unreachable": self.unreachable,
             "no_longer_there": self.used,
+            "start": self.start,
             "notes": self.notes,
         }
 
     def counts(self) -> str:
-        """Return the number of failures by effect, in words."""
-        counts = ((effect, len(self.of(effect))) for effect in UpgradeEffect)
-        return ", ".join(
-            f"{effect} {count}"
-            for effect, count in counts
-            if count or effect not in ("unknown", "new feature")
+        """Return the number of failures by effect, in words; with a deployment first of those that
+        it can reach."""
+        groups = {
+            str(reach): [c for c in self.changes if c.relevance and c.relevance.reach is reach]
+            for reach in _SHOWN
+        }
+        if not any(groups.values()):
+            return _counts(self.changes)
+        parts = [f"{reach}: {_counts(group)}" for reach, group in groups.items()]
+        return "; ".join(
+            [*parts, *([f"{self.unreachable} not reachable"] if self.unreachable else [])]
         )
 
     @property
     def worse(self) -> bool:
-        """Whether something that worked no longer does, or what the deployment uses is gone. A new
-        feature with a failure is no step back."""
+        """Whether something that worked no longer does, what the deployment uses is gone, or it does
+        not start. A new feature with a failure is no step back."""
         gone = any(use.breaks for use in self.used)
-        return gone or bool(self.of(UpgradeEffect.BREAKS))
+        refused = self.start is not None and self.start.refused
+        return gone or refused or bool(self.of(UpgradeEffect.BREAKS))
+
+    def will_start(self) -> str:
+        """Return whether the deployment starts with the newer side, in words; empty without one."""
+        return f"will it start with {self.after}? {self.start}" if self.start else ""
 
     def markdown(self) -> str:
         """Return a comment for a pull request: what the deployment uses and is gone, the most
         important failures, and the other ones folded."""
         title = f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
         gone = [f"- {markdown_cell(str(use))}" for use in self.used]
-        parts = [title]
+        start = [f"**{self.will_start()}**", ""] if self.start else []
+        parts = [*start, title]
         if gone:
             parts += ["", "The deployment uses, and the new version does not have:", "", *gone]
         order = (UpgradeEffect.BREAKS, UpgradeEffect.NEW_FEATURE, UpgradeEffect.FIXES)
         sides = ("after", "after", "before")
-        rows = [
-            (effect, change.case.id, severity(change.case), change.case.title, known)
+        shown = [
+            (change, getattr(change, side))
             for effect, side in zip(order, sides, strict=True)
             for change in self.of(effect)
-            for known in [getattr(change, side)]
         ]
-        header = ("effect", "case", "severity", "failure", "known by")
+        shown.sort(key=lambda pair: pair[0].reach_rank)
+        rows = [
+            (*change.reach_cells, change.effect, case.id, severity(case), case.title, known)
+            for change, known in shown
+            for case in [change.case]
+        ]
+        reach = ("here",) if self.start or any(c.relevance for c in self.changes) else ()
+        header = (*reach, "effect", "case", "severity", "failure", "known by")
         if rows:
             parts += ["", *markdown_table(header, rows[:MAX_FIRST])]
         if len(rows) > MAX_FIRST:
             more = f"<details><summary>{len(rows) - MAX_FIRST} more</summary>"
             parts += ["", more, "", *markdown_table(header, rows[MAX_FIRST:]), "", "</details>"]
         return "\n".join(parts)
+
+
+def _counts(changes: Iterable[ComparedCase]) -> str:
+    by_effect = Counter(change.effect for change in changes)
+    return ", ".join(
+        f"{effect} {by_effect[effect]}"
+        for effect in UpgradeEffect
+        if by_effect[effect] or effect not in ("unknown", "new feature")
+    )
 
 
 MAX_FIRST = 5
@@ -157,8 +196,8 @@ def compare(
     ranks = list(UpgradeEffect)
     changes.sort(
         key=lambda c: (
+            c.reach_rank,
             ranks.index(c.effect),
-            c.relevance.reach.rank if c.relevance else 0,
             severity(c.case).rank,
             c.case.id,
         )
@@ -168,10 +207,18 @@ def compare(
         after.source,
         (relevant(before, cases), relevant(after, cases)),
         tuple(changes),
-        tuple(dict.fromkeys((*notes(before, cases), *notes(after, cases)))),
+        tuple(
+            dict.fromkeys(note for side in (before, after) for note in _notes(side, cases, table))
+        ),
         unreachable=len(found) - len(changes),
         used=_no_longer_there(before, after, deployments),
+        start=_start(after, deployments),
     )
+
+
+def _notes(side: Inventory, cases: Sequence[Case], table: VerdictTable) -> Iterator[str]:
+    decided = [case for case, _ in of_unknown_packages(side, cases, table)]
+    return notes(side, cases, decided)
 
 
 _SHOWN = (Reach.REACHABLE, Reach.UNKNOWN)
@@ -193,6 +240,15 @@ def _no_longer_there(
     return changed_uses(tuple(deployments), old, new)
 
 
+def _start(side: Inventory, deployments: Sequence[Deployment]) -> StartCheck | None:
+    version = _version(side)
+    if not deployments or not version:
+        return None
+    from .start import check_start  # which opens the history
+
+    return check_start(tuple(deployments), version)
+
+
 def _version(side: Inventory) -> str:
     texts = (text for name in VLLM for text in side.versions.get(name, ()))
     return next((text for text in texts if version_of(text) is not None), "")
@@ -201,7 +257,7 @@ def _version(side: Inventory) -> str:
 def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...]:
     """Return the cases of which only the range says whether the packages have the failure."""
     table = read_table(cases)
-    return tuple(case for case in cases if _latest(_recorded(inventory, case, table)) is None)
+    return tuple(case for case in cases if latest(recorded(inventory, case, table)) is None)
 
 
 @dataclass(frozen=True)
@@ -227,11 +283,9 @@ def _effect(before: _Known, after: _Known) -> UpgradeEffect:
 
 
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> _Known:
-    entries = _recorded(inventory, case, table)
-    if recorded := _latest(entries):
-        state = "observed" if recorded.shown else "passed"
-        place = f"{recorded.environment} ({recorded.device}, {recorded.date})"
-        return _Known(recorded.shown, f"{state} in {place}")
+    entries = recorded(inventory, case, table)
+    if last := latest(entries):
+        return _Known(last.shown, words_of(last))
     versions = {name: listed[0] for name, listed in inventory.versions.items()}
     findings = find(inventory, [case])
     if lacks := lacks_feature(case, findings[0].versions if findings else versions, table):
@@ -242,28 +296,3 @@ def _known(inventory: Inventory, case: Case, table: VerdictTable) -> _Known:
     if unknown := unknown_packages(inventory, case):
         return _Known(None, f"no version of {' and '.join(unknown)} is known")
     return _Known(False, f"range: not in {case.affected_text()}")
-
-
-def _latest(entries: Iterable[Recorded]) -> Recorded | None:
-    """Return the last result that tells something."""
-    telling = [entry for entry in entries if entry.shown is not None]
-    return max(telling, key=lambda entry: entry.date, default=None)
-
-
-def _recorded(inventory: Inventory, case: Case, table: VerdictTable) -> list[Recorded]:
-    """Return what was recorded about the only package that decides, in its only version.
-
-    For a release of vLLM of which no lock is known, that is a result with the packages of the day
-    after the release.
-    """
-    package = case.affected[0].package
-    names = VLLM if package == "vllm" else (package,)
-    name = next((name for name in names if name in inventory.versions), package)
-    versions = inventory.versions.get(name, ())
-    if inventory.release and unknown_packages(inventory, case):
-        # Without overlays such as +transformers==5.23.0.
-        plain = f"vllm-{Version(inventory.release).public}"
-        return [entry for entry in table.of_case(case.id) if entry.environment == plain]
-    if len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
-        return table.at(case.id, name, version.public)
-    return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -227,9 +227,11 @@ def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:
     return {name: " or ".join(inventory.versions[name]) for name in names}
 
 
-def notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
+def notes(
+    inventory: Inventory, cases: Sequence[Case], decided: Collection[Case] = ()
+) -> Iterator[str]:
     """Yield what could not be decided: packages of the cases that are missing, unpinned, or have
-    an invalid version."""
+    an invalid version. ``decided``: cases that need no version, because a run was recorded."""
     names, source, versions = _names(cases), inventory.source, inventory.versions
     if not can_show(inventory, cases):
         if names.isdisjoint({*versions, *inventory.unpinned}):
@@ -247,7 +249,8 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
     missing = {
         case.id: unknown
         for case in cases
-        if not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
+        if case not in decided
+        and not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
     }
     if missing and not set(VLLM).isdisjoint(versions):
         packages = ", ".join(sorted({name for unknown in missing.values() for name in unknown}))

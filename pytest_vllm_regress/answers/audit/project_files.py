@@ -14,7 +14,7 @@ from ..deployments.reader import Pin, is_dockerfile, read
 _COLLECTED = re.compile(r"(?m)^(?:Collecting environment information|vLLM Version\s*:)")
 _CONDA = re.compile(r"(?m)^dependencies:[ \t]*\n\s*-")
 _CONDA_LINE = re.compile(
-    r"^\s*-\s+[\"']?([A-Za-z0-9][\w.-]*(?:\[[\w,]*\])?)\s*((?:[=<>!~]=?|===)[^\"'#]*)?[\"']?\s*(?:#.*)?$"
+    r"^\s*-\s+[\"']?(?:[\w-]+::)?([A-Za-z0-9][\w.-]*(?:\[[\w,]*\])?)\s*((?:[=<>!~]=?|===)[^\"'#]*)?[\"']?\s*(?:#.*)?$"
 )
 _SPDX = re.compile(
     r"(?m)^PackageName:[ \t]*(\S+)\n(?:(?!PackageName:).*\n){0,50}?PackageVersion:[ \t]*(\S+)"
@@ -44,7 +44,7 @@ Requirements = list[tuple[int, str]]
 def requirements_in(text: str, name: str) -> Requirements | None:
     """Return the requirements that a file names; None if it is another kind of file."""
     base = name.rpartition("/")[2]
-    if base == "pyproject.toml":
+    if base in ("pyproject.toml", "Pipfile", "pixi.toml"):
         found = ((_place(text, entry), entry) for entry in _of_project(parse_toml(text)))
         return sorted(found)
     if _COLLECTED.search(text) and not base.endswith(_NAMES):
@@ -86,7 +86,8 @@ def _matches(text: str, pattern: re.Pattern[str]) -> Requirements:
 
 
 def _of_project(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the requirements of a project: also optional ones, groups, and Poetry's and pixi's."""
+    """Yield the requirements of a project: also optional ones, groups, and Poetry's, pixi's and
+    Pipenv's."""
     tool = _table(document.get("tool"))
     project = _table(document.get("project"))
     lists = [project.get("dependencies"), *_table(project.get("optional-dependencies")).values()]
@@ -98,13 +99,18 @@ def _of_project(document: dict[str, Any]) -> Iterator[str]:
         yield from (entry for entry in entries or () if isinstance(entry, str))
     poetry = _table(tool.get("poetry"))
     groups = _table(poetry.get("group")).values()
-    pixi = _table(tool.get("pixi")).get("pypi-dependencies")
-    tables = [poetry.get("dependencies"), pixi, *(_table(g).get("dependencies") for g in groups)]
+    pixi = _table(tool.get("pixi"))
+    tables = [poetry.get("dependencies"), *(_table(g).get("dependencies") for g in groups)]
+    tables += [pixi.get(key) for key in _PIXI]
+    tables += [document.get(key) for key in (*_PIXI, "packages", "dev-packages")]
     for entries in map(_table, tables):
         for name, value in entries.items():
             version = value.get("version", "*") if isinstance(value, dict) else value
             if name != "python" and isinstance(version, str):
                 yield f"{name}{_poetry(version)}"
+
+
+_PIXI = ("dependencies", "pypi-dependencies")
 
 
 def _table(value: object) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def check_start(deployments: tuple[Deployment, ...], release: str) -> StartCheck
                 problems[problem] = None
         if (model := _unknown_model(place, number)) is not None:
             problems[model] = None
-    complete = all(place.complete for place in deployments)
+    complete = all(place.names_all for place in deployments)
     return StartCheck(str(version), tuple(problems), len(checked), complete)
 
 
@@ -150,7 +150,8 @@ def uses_of(place: Deployment) -> Iterator[Use]:
         return
     reader = StringReader(history())
     settings = [word for name, value in place.options.items() for word in _as_words(name, value)]
-    given = replace(server, words=tuple(word for word in server.words if not _is_nested(word)))
+    words = tuple(word for word in server.words if not _is_nested(word))
+    given = replace(server, words=words, sometimes=())
     yield from reader.read(given, place.source)
     if server.settings:
         yield from reader.read(

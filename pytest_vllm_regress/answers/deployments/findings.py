@@ -64,7 +64,8 @@ class ServerCommand:
     ``label``: the name of the container. ``is_certain``: the program or vLLM's own image is named;
     otherwise only the name of another image or of a backend says that it is vLLM. ``at_build``: a
     step that builds an image runs it. ``complete``: no template, script or key that was not
-    understood may add options.
+    understood may add options. ``of_chart``: the file has the values of a chart, whose
+    template may add options. ``sometimes``: what only one branch of a script has.
     """
 
     words: tuple[Word, ...]
@@ -76,6 +77,8 @@ class ServerCommand:
     is_certain: bool = True
     at_build: bool = False
     complete: bool = True
+    of_chart: bool = False
+    sometimes: tuple[Word, ...] = ()
 
     @property
     def release(self) -> str:

@@ -12,7 +12,18 @@ from typing import Any
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
 from .programs import of_python
-from .shell import expanded, is_image, is_own_image, of_image, of_script, servers, split
+from .shell import (
+    expanded,
+    is_image,
+    is_own_image,
+    is_telling,
+    names_model,
+    of_image,
+    of_script,
+    servers,
+    split,
+)
+from .unread import names
 
 MAX_BLOCK = 400
 """Lines of a YAML scalar that are searched for a word."""
@@ -21,9 +32,13 @@ MAX_REPAIRED_TEXT = 100_000
 """Lines that are left out of YAML which cannot be parsed, and the size of a text that is parsed so
 often."""
 MAX_DOCUMENTS = 500
+MAX_PATH = 20
+_RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
+_COMPOSE = re.compile(r"(?m)^services:")
+"""A compose file, in which a dollar sign for the shell is written twice."""
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
 _NO_LINE = "\0"
 _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
@@ -31,12 +46,14 @@ _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
 _MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
+_SEVERAL_WORDS = re.compile(r"--[\w-]+ +[^\s='\"{}][^='\"{}]*")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
 _IMAGES = ("image", "imageName", "image_name", "containerImage", "container_image", "image_id")
 _TAGS = ("tag", "imageTag", "image_tag")
 _OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
+_PATCHES = re.compile(r"(?i)patch|overlay|override")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
@@ -65,11 +82,6 @@ _LOOKS_LIKE_OPTION = re.compile(
     r"|prefix_?cach|chunked|chat_?template|kv_?(?:cache|transfer)|served_?(?:model)?_?name|enforce_?eager|trust_?remote"
     r"|extra_?(?:args|flags)).*"
 )
-_TELLING = re.compile(
-    r"--(?:max-model-len|gpu-memory-utilization|enforce-eager|max-num-seqs|max-num-batched-tokens?|tool-call-parser"
-    r"|enable-auto-tool-choice|enable-prefix-caching|enable-chunked-prefill|kv-transfer-config|max-seq-len-to-capture|swap-space)(?:=.*)?"
-)
-"""Options that hardly any other server has."""
 _USUAL = re.compile(
     r"--(?:tensor-parallel-size|pipeline-parallel-size|served-model-name|quantization|dtype|trust-remote-code|enable-lora)(?:=.*)?"
 )
@@ -94,6 +106,18 @@ _TELLING_NAMES = {
 }
 
 
+_WHERE_SERVER_IS = re.compile(
+    r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)|(?:OPENAI|LLM)_(?:API_)?BASE(?:_URL)?|(?:\w+_)?SERVER_URL"
+)
+"""Variables of clients."""
+_OF_BENCHMARK = re.compile(
+    r"--(?:num[-_]prompts|dataset[-_](?:name|path)|(?:input|output)[-_]len)\b"
+)
+"""Options of ``vllm bench``."""
+_OF_CLIENTS = re.compile(
+    r"(?i)(?<![a-z])(?:client|bench\w*|tests?|router|proxy|gateway|ui|api|monitor\w*|exporter|ray)(?![a-z])"
+)
+"""Names of what is built beside a server."""
 _OTHER_ENGINE = re.compile(
     r"inference-sim|simulat|router|sglang|lmdeploy|text-(?:generation|embeddings)|triton|ollama|trt|llama[._-]?cpp|infinity|whisper|localai"
 )
@@ -110,22 +134,45 @@ class _Scope:
     model: str = ""
     says_vllm: bool = False
     is_anchor: bool = False
+    is_patch: bool = False
     service: str = ""
 
 
 def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers of all documents. One that cannot be parsed is repaired by itself."""
+    if _COMPOSE.search(text):
+        text = text.replace("$$", "$")
     lines = text.splitlines()
+    found: list[tuple[Any, ServerCommand]] = []
     for document, problem in _documents(text):
         if problem:
             yield Unreadable(problem)
         # The blocks of a broken document may overlap.
         for server in dict.fromkeys(_of_document(document)):
-            yield replace(
-                server,
-                words=tuple(_located(server.words, lines)),
-                complete=server.complete and not problem,
-            )
+            words = tuple(_located(server.words, lines))
+            complete = server.complete and not problem
+            found.append((document, replace(server, words=words, complete=complete)))
+    yield from _with_runtimes(found)
+
+
+def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
+    """Yield the servers. KServe's runtime and the only service that uses it start one server, with
+    the arguments of both."""
+    kinds = [document.get("kind") if isinstance(document, dict) else "" for document, _ in found]
+    runtimes = [s for (_, s), kind in zip(found, kinds, strict=True) if kind in _RUNTIMES]
+    services = [
+        s
+        for (_, s), kind in zip(found, kinds, strict=True)
+        if kind == "InferenceService" and not s.is_certain
+    ]
+    is_pair = len(runtimes) == 1 and services
+    for _, server in found:
+        if is_pair and server is runtimes[0] and len(services) == 1:
+            words, settings = services[0].words, services[0].settings
+            settings = {**settings, **server.settings} if not names_model(server.words) else {}
+            yield replace(server, words=(*server.words, *words), settings=settings)
+        elif not is_pair or server not in services:
+            yield server
 
 
 def of_document(document: Any) -> Iterator[ServerCommand]:
@@ -253,9 +300,17 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         found = _merged(found) if is_chart else found
     for server in found:
         label = "" if server.label == _ONLY_IMAGE else server.label
+        if _is_language_model(document) and not server.words and not server.settings:
+            model = _model_of_document(document)
+            server = replace(server, settings={"model": model} if model else {}, complete=False)
         # The command of a bare image may be in a template.
         is_open = not server.words and not server.settings and _has_template(document)
-        yield replace(server, label=label, complete=server.complete and not is_open)
+        yield replace(
+            server,
+            label=label,
+            complete=server.complete and not is_open,
+            of_chart=_has_template(document) and _has_chart_image(document),
+        )
     if not found and named and _leaves_command_open(document):
         image = named[0]
         yield ServerCommand(
@@ -268,8 +323,20 @@ def _has_template(document: Any) -> bool:
     KServe's services."""
     if not isinstance(document, dict):
         return False
-    kind = str(document.get("kind", ""))
-    return kind.startswith("LLMInferenceService") or not {"kind", "services"} & document.keys()
+    return _is_language_model(document) or not {"kind", "services"} & document.keys()
+
+
+def _is_language_model(document: Any) -> bool:
+    """Return whether a document is one of KServe's services for language models."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    return str(kind).startswith("LLMInferenceService")
+
+
+def _has_chart_image(document: Any) -> bool:
+    """Return whether an image is given as the values of a chart give it, in parts."""
+    return any(
+        "tag" in node and ("repository" in node or "name" in node) for node in _mappings(document)
+    )
 
 
 def _merged(found: list[ServerCommand]) -> list[ServerCommand]:
@@ -293,6 +360,14 @@ def _leaves_command_open(document: Any) -> bool:
 
 
 def _scalars(document: Any) -> Iterator[Word]:
+    return (node for node in _nodes(document) if isinstance(node, Word))
+
+
+def _mappings(document: Any) -> Iterator[Mapping[Any, Any]]:
+    return (node for node in _nodes(document) if isinstance(node, dict))
+
+
+def _nodes(document: Any) -> Iterator[Any]:
     visited: set[int] = set()
     waiting = [document]
     while waiting and len(visited) < MAX_NODES:
@@ -301,6 +376,7 @@ def _scalars(document: Any) -> Iterator[Word]:
             yield node
         elif isinstance(node, (dict, list)) and id(node) not in visited:
             visited.add(id(node))
+            yield node
             waiting += node.values() if isinstance(node, dict) else node
 
 
@@ -320,6 +396,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             started = list(_of_mapping(node, scope))
             taken = _engine_key(node) if any(server.settings for server in started) else None
             started += _of_programs(node)
+            waiting += ((part, scope) for part in _set_by_path(node))
             found += len(started)
             yield from started
             waiting += reversed(
@@ -331,6 +408,8 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                     and not str(key).endswith(".py")
                     and not (started and key in (*_IMAGES, "vllmConfig"))
                     and not (started and key == taken)
+                    and not (key == "with" and "uses" in node)  # of a step that is elsewhere
+                    and not (key == "matrix" and isinstance(value, dict))
                 ]
             )
         elif isinstance(node, list):
@@ -355,6 +434,8 @@ def _is_anchor(pair: tuple[Any, Any]) -> bool:
 
 def _within(scope: _Scope, key: Any, value: Any) -> _Scope:
     """Return the scope of a value in a mapping."""
+    if _PATCHES.search(str(key)):
+        scope = replace(scope, is_patch=True)
     if _is_anchor((key, value)):
         return replace(scope, is_anchor=True)
     if scope.service == _SERVICES:
@@ -371,7 +452,7 @@ def _of_patch(operations: list[Any]) -> Iterator[ServerCommand]:
         if re.search(r"/args(?:/|$)", str(operation.get("path"))):
             value = operation.get("value")
             words += _words([value] if isinstance(value, Word) else value)
-    if any(_TELLING.fullmatch(word.replace("_", "-")) for word in words):
+    if any(map(is_telling, words)):
         yield ServerCommand(tuple(words), words[0].line, is_certain=False, complete=False)
 
 
@@ -381,11 +462,13 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
         try:
             documents = parse_yaml(str(text), text_type=Word)
         except ValueError:
-            documents = []
+            documents = _repaired(text) if "{{" in text else []
+            scope = replace(scope, is_patch=True)
         if documents and all(isinstance(document, (dict, list)) for document in documents):
             for document in documents:
                 for server in _servers_of(document):
-                    yield replace(server, complete=False)  # more is in what it changes
+                    # More is in what a patch changes.
+                    yield replace(server, complete=server.complete and not scope.is_patch)
             return
     yield from of_script(text, text.line, scope.variables)
 
@@ -402,6 +485,34 @@ def _of_programs(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
             for server in of_python(value):
                 if isinstance(server, ServerCommand):
                     yield replace(server, line=server.line + value.line)
+
+
+def _set_by_path(node: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
+    """Yield the values that a release of a chart sets by their paths: Terraform's ``set``, Argo CD's
+    ``parameters``."""
+    for key in ("set", "parameters", "helmParameters"):
+        entries = node[key] if isinstance(node.get(key), list) else []
+        pairs = {
+            str(entry["name"]): entry["value"]
+            for entry in entries
+            if isinstance(entry, dict) and {"name", "value"} <= entry.keys()
+        }
+        if any("." in path for path in pairs):
+            yield nested(pairs)
+
+
+def nested(values: Mapping[str, Any]) -> dict[Any, Any]:
+    """Return a document of values by their paths (``a.b[0].c``). Items of lists are keys in it."""
+    document: dict[Any, Any] = {}
+    for path, value in values.items():
+        names = re.findall(r"[^.\[\]\\]+", path)[:MAX_PATH]
+        part = document
+        for name in names[:-1]:
+            inner = part.setdefault(name, {})
+            part = inner if isinstance(inner, dict) else {}
+        if names:
+            part[names[-1]] = value
+    return document
 
 
 def _own_variables(node: Mapping[Any, Any]) -> dict[str, str]:
@@ -431,6 +542,9 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     if "build" in node and any(server.is_certain for server in started):
         # What the image adds to a program without arguments is not known.
         started = [replace(s, complete=s.complete and bool(s.words)) for s in started]
+    elif not started and not words and _is_built_server(node):
+        line = next((key.line for key in node if isinstance(key, Word)), 1)
+        started = [ServerCommand((), line, scope.variables, is_certain=False, complete=False)]
     elif started and not is_own_image(image) and not any(server.words for server in started):
         started = list(_of_variables(started, node, image, scope))
     if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
@@ -461,15 +575,19 @@ def _of_variables(
 ) -> Iterator[ServerCommand]:
     """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
     others without arguments, which may be built here, or be Ray's."""
-    model = _model_variable(scope)
+    # What is built here has its own names of variables.
+    model = _model_variable(scope) if "build" not in node else ""
+    is_configured = bool(_model_variable(scope))
     if "build" in node and not _is_of_server(node):
+        if _is_built_server(node):
+            yield from (replace(server, complete=False) for server in started)
         return
-    if re.search(r"\bray", image):
+    if re.search(r"\bray", image) or _is_client(node):
         return
     is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
     for server in started:
         if (
-            model
+            is_configured
             or is_plain
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
@@ -502,8 +620,13 @@ def _is_of_server(node: Mapping[Any, Any]) -> bool:
     """Return whether the variables of a container that is built configure a server, not a client."""
     names = _own_variables(node)
     is_named = any(node.get(key) for key in _IMAGES)
-    is_client = any(re.fullmatch(r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)", name) for name in names)
-    return not is_named and not is_client and any(map(_SERVER_VARIABLE.fullmatch, names))
+    return not is_named and not _is_client(node) and any(map(_SERVER_VARIABLE.fullmatch, names))
+
+
+def _is_client(node: Mapping[Any, Any]) -> bool:
+    """Return whether the variables of a container say where a server is."""
+    names = _own_variables(node)
+    return any(map(_WHERE_SERVER_IS.fullmatch, names))
 
 
 def _of_chart(
@@ -522,6 +645,7 @@ def _of_chart(
     }
     words = _words(config.get("extraArgs"))
     complete = all(key in _CHART or _OF_KUBERNETES.fullmatch(str(key)) for key in chart)
+    complete = complete and any(isinstance(key, Word) for key in node)  # else it was set by paths
     return ServerCommand(
         tuple(words), line, scope.variables, image, label, settings, complete=complete
     )
@@ -535,15 +659,17 @@ def _of_values(
     lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
     lists["command"] = list(words) if isinstance(node.get("command"), (str, list)) else []
     more = next((words for words in lists.values() if _are_arguments(words)), [])
-    kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
-    telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
-    is_vllm = is_image(image) or _says_vllm(node)
+    telling = any(map(is_telling, more)) or (
+        scope.says_vllm and any(_USUAL.fullmatch(word.replace("_", "-")) for word in more)
+    )
+    is_vllm = is_image(image) or _says_vllm(node) or _is_called_vllm(node, image)
     image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
     is_other = is_other or _runs_other(_words(node.get("command")))
+    is_other = is_other or _names_other_engine(node) or not _are_options_of_vllm(more)
     if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
-        settings = {"model": model} if model and not _names_model(more) else {}
+        settings = {"model": model} if model and not names_model(more) else {}
         settings = {**_options_of_keys(node), **settings}
         yield ServerCommand(
             tuple(part for word in more for part in expanded(word, _known(scope))),
@@ -578,6 +704,7 @@ def _of_values(
         )
     elif (
         (isinstance(node.get("image"), dict) and is_image(image) and not words)
+        or (_is_model_of_vllm(node) and not more)
         or _is_role(node)
         or (isinstance(node.get("model"), str) and _telling(node) > 1 and not words)
     ):
@@ -624,6 +751,8 @@ def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
     """Return the options below such a key; None if there is none."""
     key = _engine_key(node)
     options = node[key].items() if key is not None else ()
+    if any(_OF_BENCHMARK.match(f"--{name}") for name, _ in options):
+        return None
     given = {str(name): option for name, option in options if option not in (None, "")}
     return given if key is not None else None
 
@@ -666,6 +795,24 @@ def _runs_other(words: Sequence[Word]) -> bool:
     return "vllm" not in module
 
 
+def _names_other_engine(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping says that another engine serves."""
+    values = (node.get(key) for key in ("engine", "backend", "framework", "runtime"))
+    return any(
+        isinstance(value, str)
+        and _OTHER_ENGINE.search(value.lower())
+        and "vllm" not in value.lower()
+        for value in values
+    )
+
+
+def _are_options_of_vllm(words: Sequence[Word]) -> bool:
+    """Return whether vLLM's server has most of the options in a list, and none is of a benchmark."""
+    options = [word.partition("=")[0].split()[0] for word in words if word.startswith("--")]
+    known = sum(names().find(option) is not None for option in options)
+    return not any(map(_OF_BENCHMARK.match, options)) and known * 2 >= len(options)
+
+
 def _is_list(key: str) -> bool:
     return _MORE_WORDS.fullmatch(key) is not None and not _OF_OTHERS.fullmatch(key)
 
@@ -682,8 +829,11 @@ def _is_other_backend(words: Sequence[Word]) -> bool:
     return any(re.fullmatch(r"--backend=(?!vllm|auto).*", word) for word in words)
 
 
-def _names_model(words: Sequence[Word]) -> bool:
-    return any(re.fullmatch(r"--model(?:=.*)?", word) for word in words)
+def _is_model_of_vllm(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping is the model of a KServe service that a runtime with vLLM serves."""
+    named = node.get("modelFormat")
+    name = named.get("name") if isinstance(named, dict) else None
+    return _has_runtime(node) and "vllm" in f"{name} {node.get('runtime')}".lower()
 
 
 def _has_runtime(node: Mapping[Any, Any]) -> bool:
@@ -715,6 +865,12 @@ def _says_vllm(node: Mapping[Any, Any]) -> bool:
     )
 
 
+def _is_called_vllm(node: Mapping[Any, Any], image: str) -> bool:
+    """Return whether a container whose image is left to a template or variable is called vLLM."""
+    names = (str(node.get(key, "")).lower() for key in _LABELS)
+    return "$" in image and any(re.fullmatch(r"vllm(?:-server|-openai)?", name) for name in names)
+
+
 def _model(node: Any, depth: int = 3) -> str:
     """Return the model that a mapping names: below a key for one, the name of a repository or a
     path."""
@@ -743,7 +899,7 @@ def _image(node: Mapping[Any, Any]) -> Word:
     if isinstance(image, Mapping):
         name = image.get("repository") or (image.get("name") if "tag" in image else None)
         parts = (name, image.get("tag"))
-        text = ":".join(str(part) for part in parts if part is not None)
+        text = ":".join(str(part) for part in parts if part is not None) if name else ""
         registry = image.get("registry")
         text = f"{registry}/{text}" if isinstance(registry, str) and text else text
         return Word(text, getattr(name, "line", 1))
@@ -765,9 +921,33 @@ def _base(node: Mapping[Any, Any]) -> Word | None:
     for value in _variables_as_written(build.get("args")).values():
         if is_own_image(DEFAULT_OF_VARIABLE.sub(r"\1", value)):
             return Word(value)
+    return Word("vllm", getattr(next(iter(node)), "line", 1)) if _names_vllm(build) else None
+
+
+def _names_vllm(build: Mapping[Any, Any]) -> bool:
+    """Return whether the Dockerfile of a container, or its folder, is called after vLLM."""
     paths = (str(build.get(key, "")) for key in ("dockerfile", "context"))
-    named = any(re.search(r"(?:^|[/._-])vllm(?:[/._-]|$)", path) for path in paths)
-    return Word("vllm", getattr(next(iter(node)), "line", 1)) if named else None
+    return any(re.search(r"(?:^|[/._-])vllm(?:[/._-]|$)", path) for path in paths)
+
+
+def _is_built_server(node: Mapping[Any, Any]) -> bool:
+    """Return whether a container runs what is built from a Dockerfile that is called after vLLM, and
+    no client or router."""
+    build = node.get("build")
+    build = {"context": build} if isinstance(build, Word) else build
+    texts = (
+        (node.get("image"), node.get("container_name"), *(build or {}).values())
+        if isinstance(build, dict)
+        else ()
+    )
+    is_other = any(_OF_CLIENTS.search(text) for text in texts if isinstance(text, str))
+    runs = not node.keys() <= {"build", "image", "extends", "platform", "depends_on"}
+    return (
+        runs
+        and isinstance(build, dict)
+        and _names_vllm(build)
+        and not (is_other or _is_client(node))
+    )
 
 
 def _words(value: Any, key: str = "command") -> list[Word]:
@@ -776,8 +956,8 @@ def _words(value: Any, key: str = "command") -> list[Word]:
     words: list[Word] = []
     for item in value if isinstance(value, list) else []:
         if isinstance(item, Word):
-            one = key not in _WORDS and item.startswith("--") and " " in item and "=" not in item
-            words += split(item, item.line) if one else [Word(item, item.line, True)]
+            several = _SEVERAL_WORDS.fullmatch(item) is not None
+            words += split(item, item.line) if several else [Word(item, item.line, True)]
         elif not isinstance(item, (dict, list, type(None))):
             words.append(Word(str(item), words[-1].line if words else 1))
     return words

@@ -6,13 +6,13 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...util.documents import parse_json
 from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
-from .shell import is_image, of_image, of_script, servers, split
+from .shell import is_image, names_model, of_image, of_script, servers, split
 
 _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
 _IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
@@ -21,6 +21,8 @@ _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
 )
+_STATEMENT = re.compile(r"(?m)^(?=[A-Za-z_@])")
+MAX_STATEMENTS = 5_000
 MAX_DEPTH = 20
 _Variable = tuple[str, int]
 """A name, and the function in which it is assigned."""
@@ -61,17 +63,46 @@ def _of_cell(text: str) -> Iterator[ServerCommand]:
 
 def of_python(text: str) -> Iterator[ServerCommand | Pin | Unreadable]:
     """Yield the servers that a program starts, and releases that it installs. A variable that has
-    one value is replaced by it."""
+    one value is replaced by it. Of a program with an error the other statements are read."""
+    problem = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            tree = ast.parse(text)
+            try:
+                tree = ast.parse(text)
+            except SyntaxError as error:
+                problem = f"not valid Python: {str(error)[:200]}"
+                tree = ast.parse(_valid_parts(text))
         program = _Program(tree, text)
-        found: list[ServerCommand | Pin] = [*program.servers(), *program.pins()]
+        found: list[ServerCommand | Pin] = [*_without_bare(program.servers()), *program.pins()]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         yield Unreadable(f"not valid Python: {str(error)[:200]}")
         return
+    if problem:
+        yield Unreadable(problem)
     yield from found
+
+
+def _without_bare(servers: Iterable[ServerCommand]) -> list[ServerCommand]:
+    """Return the servers without the programs alone, to which arguments are added somewhere; one of
+    them if there is no other server."""
+    found = list(servers)
+    started = [server for server in found if server.words or server.settings]
+    return started or found[:1]
+
+
+def _valid_parts(text: str) -> str:
+    """Return a program without the top-level statements that cannot be parsed."""
+    parts = _STATEMENT.split(text)[:MAX_STATEMENTS]
+    return "".join(part if _is_valid(part) else "\n" * part.count("\n") for part in parts)
+
+
+def _is_valid(part: str) -> bool:
+    try:
+        ast.parse(part)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _is_command(server: ServerCommand) -> bool:
@@ -87,6 +118,16 @@ def _added_to(name: str, value: ast.expr) -> ast.expr | None:
         case ast.List([ast.Starred(ast.Name(left)), *rest]) if left == name:
             return ast.copy_location(ast.List(rest), value)
     return None
+
+
+def _is_list_sum(node: ast.AST) -> TypeGuard[ast.BinOp]:
+    """Return whether an expression is a variable plus a list."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add)
+        and isinstance(node.left, ast.Name)
+        and isinstance(node.right, ast.List)
+    )
 
 
 class _Program:
@@ -163,10 +204,10 @@ class _Program:
         for node in ast.walk(self._tree):
             if id(node) in self._left_out:
                 continue
-            if isinstance(node, (ast.List, ast.Tuple)):
+            if isinstance(node, (ast.List, ast.Tuple)) or _is_list_sum(node):
                 words = self._words(node)
                 for server in servers(words):  # without words, they are added elsewhere
-                    yield replace(server, complete=bool(server.words))
+                    yield replace(server, complete=server.complete and names_model(server.words))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
                 text = self._text(node) + self._more_text(node)
                 if "vllm" in text and any(c.isspace() for c in text):
@@ -192,8 +233,15 @@ class _Program:
                 for specifier in _REQUIRED.findall(text):
                     yield Pin(specifier.replace(" ", ""), node.lineno)
 
-    def _words(self, node: ast.List | ast.Tuple) -> list[Word]:
+    def _words(self, node: ast.expr) -> list[Word]:
         """Return the words of a list, with what is added to its variable."""
+        if isinstance(node, ast.BinOp):
+            self._left_out.add(id(node.right))
+            left = node.left.id if isinstance(node.left, ast.Name) else "PROGRAM"
+            known = self._names.get(left) is not None
+            start = self._listed(node.left) if known else [Word(f"${left}", node.lineno)]
+            return [*start, *self._words(node.right)]
+        assert isinstance(node, (ast.List, ast.Tuple))
         words: list[Word] = []
         for item in node.elts:
             if isinstance(item, ast.Starred):

@@ -37,6 +37,7 @@ from .shell import (
     expanded,
     is_image,
     is_own_image,
+    names_model,
     of_image,
     of_script,
     servers,
@@ -81,6 +82,7 @@ _HEREDOC = re.compile(
 )
 _PRINTED = re.compile(r"[ \t]*cat[ \t]*\Z")
 """What is before a text for people; elsewhere it is written to a file, or run."""
+_RUN_BY_PYTHON = re.compile(r"(?i:python)[\w.]*[^\n|;&]*\Z")
 _NEW_TAG = re.compile(
     r"name:[ \t]*[\"']?(\S*vllm-openai[\w-]*)[\"']?[ \t]*\n(?:[ \t]*newName:.*\n)?[ \t]*newTag:[ \t]*[\"']?([\w.-]+)"
 )
@@ -94,10 +96,16 @@ _UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[
 _UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
 _UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")
+_UNIT_DESCRIPTION = re.compile(r"(?im)^Description[ \t]*=.*\bvllm\b.*$")
+_OF_OTHER_UNITS = re.compile(
+    r"(?i)router|proxy|gateway|monitor|exporter|watch|health|bench|client|\bui\b|webui|download|updat|tunnel|backup|clean|setup|worker|ray"
+)
+"""Descriptions and scripts of units beside a server."""
+_RUNS_SCRIPT = re.compile(r"(?:\S*/)?(?:env|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*")
 _HCL = (".tf", ".hcl", ".nomad", ".tofu")
 _UNITS = (".service", ".conf", ".ini", ".container")
 
-_STARTS = re.compile(r"\bserve\b|\bapi_server\b|\bvllm-openai\b|docker|podman|nerdctl|vllm")
+_STARTS = re.compile(r"\bserve\b|\bapi_server\b|\bvllm-openai\b|docker|podman|nerdctl|(?i:vllm)")
 """What a script or JSON has that starts a server. Others are not split into words, which takes time:
 logs, dashboards, records."""
 _IMAGE_IN_TEXT = re.compile(
@@ -208,11 +216,15 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers of a script, and of the manifests that it writes or applies."""
     manifests: list[str] = []
     units: list[str] = []
+    programs: list[str] = []
 
     def take(match: re.Match[str]) -> str:
         body = match["body"]
         is_printed = _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start())
         if is_printed and not re.search(r"[>|]", match["start"]):
+            return match["start"] + "\n" * body.count("\n")
+        if _RUN_BY_PYTHON.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
+            programs.append("\n" * text.count("\n", 0, match.start("body")) + body)
             return match["start"] + "\n" * body.count("\n")
         if re.search(r"(?m)^ExecStart\s*=", body):
             units.append("\n" * text.count("\n", 0, match.start("body")) + body)
@@ -227,6 +239,8 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     yield from of_script(script)
     for unit in units[:MAX_BLOCKS]:
         yield from _of_unit(unit)
+    for program in programs[:MAX_BLOCKS]:
+        yield from (f for f in of_python(program) if isinstance(f, ServerCommand))
     for manifest in manifests[:MAX_BLOCKS]:
         yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
 
@@ -244,10 +258,16 @@ def _of_unit(text: str) -> Iterator[ServerCommand]:
     script = _UNIT_VARIABLE.sub("", _UNIT_COMMAND.sub(lambda _: start, text))
     started = list(of_script(script, variables=assigned))
     yield from started
+    description = _UNIT_DESCRIPTION.search(text)
+    is_vllm = description is not None and not _OF_OTHER_UNITS.search(description[0])
     for match in _UNIT_COMMAND.finditer(text) if not started else ():
         line = text.count("\n", 0, match.start()) + 1
         words = split(text[match.end() :].partition("\n")[0], line)
-        if starts_elsewhere(words[:1], is_vllm=False):
+        script = next((word for word in words if not _RUNS_SCRIPT.fullmatch(word)), Word(""))
+        is_script = is_vllm and script.endswith((".sh", ".py")) and match[0].startswith("ExecStart")
+        if starts_elsewhere([script], is_vllm) or (
+            is_script and not _OF_OTHER_UNITS.search(script)
+        ):
             model = next((assigned[name] for name in assigned if name.endswith("MODEL")), "")
             settings = {"model": model} if model else {}
             yield ServerCommand(
@@ -257,6 +277,18 @@ def _of_unit(text: str) -> Iterator[ServerCommand]:
 
 # Dockerfiles
 
+_RUNS_PROGRAM = re.compile(
+    r"(?!.*(?:ray|bench|test|client|router|proxy|eval|train))(?:.*\.(?:py|sh)|\w+(?:\.\w+)+)"
+)
+"""A script or module, but for what runs in vLLM's image and is no server."""
+_INSTALLS_VLLM = re.compile(
+    r"(?:pip3?|uv)[^\n]*\binstall(?:[^\n\\]|\\\s*\n)*?[\s\"']vllm\b(?![-/\w])"
+)
+_PRINTED_SCRIPT = re.compile(
+    r"(?:echo|printf)[ \t]+(?:-e[ \t]+)?(?:'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")[ \t]*>+[ \t]*\S+",
+    re.DOTALL,
+)
+"""A script that a step of the build writes."""
 _STARTS_ALONE = re.compile(r"(?:.*/)?(?:start|serve|launch|run|entrypoint)[\w-]*")
 
 
@@ -269,6 +301,7 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     stage = ""
     line, at = 1, 0
     text, scripts = _without_scripts(text)
+    has_vllm = _INSTALLS_VLLM.search(text) is not None
     for match in _INSTRUCTION.finditer(text):
         line, at = line + text.count("\n", at, match.start()), match.start()
         name, rest = match[1].upper(), match[2]
@@ -298,25 +331,31 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         yield from (replace(server, image=str(base)) for server in written)
     elif entrypoint is None:
         # Other images than vLLM's own may start anything.
-        for server in of_image(base, command, variables) if command or is_own_image(base) else ():
+        started = list(of_image(base, command, variables)) if command or is_own_image(base) else []
+        if not started and has_vllm and starts_elsewhere(command, is_vllm=True):
+            started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
+        for server in started:
             yield replace(server, complete=server.complete and bool(server.words))
     else:
         words = [*entrypoint, *command]
         started = list(servers(words, variables))
-        is_script = starts_elsewhere(entrypoint[:1], is_image(base)) or (
-            is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, entrypoint[:1]))
+        programs = [w for w in words if not _RUNS_SCRIPT.fullmatch(w)][:1]
+        is_script = starts_elsewhere(programs, is_image(base) or has_vllm) or (
+            is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, programs))
         )
+        if is_own_image(base) and not is_script:  # whatever it runs, the image serves
+            is_script = any(map(_RUNS_PROGRAM.fullmatch, programs))
         if not started and is_script:
             started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
         for server in started:
-            # Without arguments here, they come when the container is run.
-            complete = server.complete and bool(server.words)
+            # Without a model here, it comes with other arguments when the container is run.
+            complete = server.complete and names_model(server.words)
             yield replace(server, image=str(base), complete=complete)
 
 
 def _without_scripts(text: str) -> tuple[str, list[str]]:
-    """Return a Dockerfile without the files that it writes with ``COPY <<EOF``, and these, each with
-    as many lines before it as there are in the Dockerfile."""
+    """Return a Dockerfile without the files that it writes with ``COPY <<EOF``, and these and those
+    that a step prints, each with as many lines before it as there are in the Dockerfile."""
     scripts: list[str] = []
 
     def take(match: re.Match[str]) -> str:
@@ -326,7 +365,13 @@ def _without_scripts(text: str) -> tuple[str, list[str]]:
         scripts.append("\n" * text.count("\n", 0, match.start("body")) + match["body"])
         return "\n" * match[0].count("\n")
 
-    return (_HEREDOC.sub(take, text) if "<<" in text else text), scripts
+    text = _HEREDOC.sub(take, text) if "<<" in text else text
+    for match in islice(_PRINTED_SCRIPT.finditer(text), MAX_BLOCKS):
+        body = match["single"] or match["double"] or ""
+        if "\\n" in body and "vllm" in body:
+            body = re.sub(r"\\n(?:\\[ \t]*\n)?", "\n", body).replace("\\\\", "\\")
+            scripts.append("\n" * text.count("\n", 0, match.start()) + body)
+    return text, scripts
 
 
 def _exec_form(text: str, line: int) -> list[Word]:

@@ -100,7 +100,8 @@ def _in_deployment(case: Case, versions: Mapping[str, str], deployment: Deployme
     answers = [
         _for_test(needs, case, versions, deployment)
         for needs in needs_of(case)
-        if (needs.variant is None or needs.variant in case.variants)
+        if needs.say_something_of(versions)
+        and (needs.variant is None or needs.variant in case.variants)
         and case.is_affected(versions, needs.variant)
     ]
     unread = _unknown("nothing says which configuration it needs")
@@ -181,7 +182,7 @@ def _switch(deployment: Deployment, option: str) -> Relevance:
 def _configuration(deployment: Deployment, option: str) -> Relevance:
     flag = _flag(option)
     is_set = any(name.partition(".")[0] == option for name in deployment.options)
-    if is_set or deployment.complete:
+    if is_set or deployment.has_default(option):
         return _either(is_set, f"{flag} is set", f"{flag} is not set")
     return _unknown(f"depends on {flag}")
 
@@ -198,13 +199,15 @@ def _of_extra(deployment: Deployment, extra: Mapping[str, Any]) -> Iterator[Rele
 
 
 def _of_generation(deployment: Deployment, versions: Mapping[str, str], wanted: str) -> Relevance:
-    chosen = deployment.variables.get("VLLM_USE_V1", "")
+    chosen = deployment.variable("VLLM_USE_V1")
     installed = version_of(next((versions[name] for name in VLLM if name in versions), ""))
     if installed is not None and installed >= _FIRST_WITHOUT_V0:
         return _either(wanted == "V1", "", "this version has no V0 engine")
     if chosen in ("0", "1"):
         reason = f"VLLM_USE_V1={chosen}, it needs the {wanted} engine"
         return _either(wanted == f"V{chosen}", "", reason)
+    if chosen == UNSET:
+        return _unknown("depends on VLLM_USE_V1")
     if installed is not None and installed < _FIRST_V1:
         reason = "this version uses the V0 engine unless VLLM_USE_V1=1"
         return _either(wanted == "V0", "", reason)
@@ -235,12 +238,16 @@ def _of_backend(needs: TestNeeds, case: Case, deployment: Deployment) -> Iterato
     value = next(filter(None, options), "auto")
     if value in names:
         yield _either(True, f"the structured-output backend is {value}")
-    elif value == "auto" and deployment.complete and "xgrammar" in names:
+    elif value == "auto" and _has_default_backend(deployment) and "xgrammar" in names:
         yield _either(True, "requests with a schema use xgrammar by default")
     else:
         yield _unknown(
             f"if requests use the structured-output backend {' or '.join(sorted(names))}"
         )
+
+
+def _has_default_backend(deployment: Deployment) -> bool:
+    return all(map(deployment.has_default, _BACKEND_OPTIONS))
 
 
 def _flag(option: str) -> str:

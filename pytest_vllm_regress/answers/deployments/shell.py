@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 
 from .findings import UNSET, ServerCommand, Word, literal
@@ -19,10 +19,10 @@ MAX_NESTED = 5
 # Programs and images
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
-_OWN_IMAGE = re.compile(r"(?:^|[/-])vllm-openai(?:-\w+)*(?:[:@}]|$)")
+_OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
 _IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:\$\{?vllm_?image\b)")
 _OTHER_IMAGE = re.compile(
-    r"vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
+    r"tritonserver|(?:bench\w*|client|gradio|rag|ui)-(?:[\w-]*-)?vllm|vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
 _PROGRAM = re.compile(
     r"(?:.*/)?(?:(?:ba|da|z|k)?sh|python[\d.]*|sleep|tail|env|ray|tini|nvidia-smi|pip3?|\w+\.(?:sh|py))|/(?:usr/)?s?bin/.*"
@@ -33,9 +33,17 @@ _START_SCRIPT = re.compile(
     r"(?:(?:start|serve|launch|run|entrypoint)[\w-]*\.(?:sh|py)|vllm[\w-]*entrypoint[\w-]*|entrypoint[\w-]*vllm[\w-]*)"
 )
 """A script elsewhere that probably starts the server, if an image or its name says vLLM."""
+_TELLING = re.compile(
+    r"--(?:max-model-len|gpu-memory-utilization|enforce-eager|max-num-seqs|max-num-batched-tokens?|tool-call-parser"
+    r"|enable-auto-tool-choice|enable-prefix-caching|enable-chunked-prefill|kv-transfer-config|max-seq-len-to-capture|swap-space)(?:=.*)?",
+    re.DOTALL,
+)
+"""Options that hardly any other server has."""
+_PROGRAM_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
 _ENGINES = ("docker", "podman", "nerdctl")
 _IMAGE_RUNNERS = ("apptainer", "singularity")
 _IMAGE_FILE = re.compile(r"(?:docker://)?(.*vllm[\w.:/-]*?)(?:_(v?\d[\w.]*?))?(?:\.sif)?")
+_MODEL = re.compile(r"[\w.-]+/[\w.-]+")
 _FLAGS = re.compile(
     r"-[ditP]+|-q|--(?:detach|interactive|tty|rm|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable|quiet|replace)"
 )
@@ -51,6 +59,7 @@ _SPEAKS = re.compile(
     r"pkill|pgrep|grep|printf|(?:\w+_)?(?:echo|log|info|warn|warning|error|debug|print|die|fail|usage|msg|say|ok|success|header)(?:_\w+)?"
 )
 """Commands whose words are texts, not commands."""
+_RUNNERS = ("exec", "eval", "nohup", "setsid", "time")
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
 _KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time")
@@ -69,6 +78,12 @@ _BLOCK = re.compile(
 )
 """What a template adds on a condition, without another block in it."""
 MAX_BLOCKS = 200
+MAX_BRANCHES = 50
+"""Depth of ``if`` and loops in each other."""
+MAX_IFS = 500
+"""Of which the branches are read apart: each copies the variables."""
+MAX_COMPARED = 8_000
+"""Characters of a text of which it is told what two branches have in common."""
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 _ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
 _MORE = "$MORE_ARGS"
@@ -136,7 +151,8 @@ def _arrays(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word] | None]]:
         word = words[at]
         opens = words[at + 1].sign == "(" if at + 1 < len(words) else False
         if opens and not word.quoted and re.fullmatch(r"\w+\+?=", word):
-            items = list(takewhile(lambda item: item.sign != ")", words[at + 2 :]))
+            inner = (words[number] for number in range(at + 2, len(words)))
+            items = list(takewhile(lambda item: item.sign != ")", inner))
             yield word, [item for item in items if not item.sign]
             at += len(items) + 3
         else:
@@ -179,8 +195,21 @@ def of_script(
             tokens = []
             script.assign_array(word, items)
     yield from script.run(tokens)
+    yield from script.end()
     if not script.found and not depth:
         yield from script.kept[-1:]
+
+
+@dataclass
+class _Branches:
+    """An ``if``, whose branches are read one after the other. ``before``: the variables before it.
+    ``ends``: those after each branch. ``is_taken``: the branch that is read now is known to run."""
+
+    before: Known
+    ends: list[tuple[Known, bool]] = field(default_factory=list)
+    servers: list[list[ServerCommand]] = field(default_factory=lambda: [[]])
+    is_taken: bool = False
+    has_else: bool = False
 
 
 class _Script:
@@ -194,7 +223,8 @@ class _Script:
         self._depth = depth
         self.kept: list[ServerCommand] = []
         self.found = 0
-        self._branches = 0
+        self._branches: list[_Branches | None] = []
+        self._ifs = 0
         self._sign = "\n"
 
     def run(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
@@ -204,16 +234,31 @@ class _Script:
         if words:
             self._sign = words[-1].sign or self._sign
 
+    def end(self) -> Iterator[ServerCommand]:
+        """Yield the servers of what is not closed at the end."""
+        while self._branches:
+            yield from self._close()
+
     def _command(self, command: list[Word]) -> Iterator[ServerCommand]:
         while command and command[0] in (*_KEYWORDS, *_OPENS, *_CLOSES) and not command[0].quoted:
-            self._branches += (command[0] in _OPENS) - (command[0] in _CLOSES)
-            if command[0] in ("for", "case", "select"):
+            keyword, command = command[0], command[1:]
+            if keyword in _OPENS and len(self._branches) < MAX_BRANCHES:
+                self._ifs += keyword == "if"
+                is_read = keyword == "if" and self._ifs <= MAX_IFS
+                self._branches.append(self._if(command) if is_read else None)
+            elif keyword in _CLOSES and self._branches:
+                yield from self._close()
+            elif keyword in ("else", "elif"):
+                self._next_branch(command, keyword)
+            if keyword in ("for", "case", "select"):
                 command = []
-            command = command[1:]
         words = [word for part in command for word in expanded(part, self.known)][:MAX_WORDS]
         for server in servers(words, self.exported, self._depth):
             self.found += 1
-            yield server
+            if self._branches and (last := self._branches[-1]) is not None:
+                last.servers[-1].append(server)
+            else:
+                yield server
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if all(map(_ASSIGNMENT.fullmatch, assigned)):
@@ -223,9 +268,37 @@ class _Script:
                 if declares == "export":
                     self.exported[name] = literal(value)
 
+    def _if(self, test: Sequence[Word]) -> _Branches:
+        return _Branches(dict(self.known), is_taken=_holds(test, self.known))
+
+    def _next_branch(self, test: Sequence[Word], keyword: str) -> None:
+        if not self._branches or (branches := self._branches[-1]) is None:
+            return
+        branches.ends.append((self.known, branches.is_taken))
+        branches.servers.append([])
+        self.known = dict(branches.before)
+        branches.has_else = branches.has_else or keyword == "else"
+        branches.is_taken = keyword == "elif" and _holds(test, self.known)
+
+    def _close(self) -> Iterator[ServerCommand]:
+        branches = self._branches.pop()
+        if branches is None:
+            return
+        ends = [*branches.ends, (self.known, branches.is_taken)]
+        taken = [known for known, is_taken in ends if is_taken]
+        others = [known for known, is_taken in ends if not is_taken]
+        if not branches.has_else and not taken:
+            others.append(branches.before)
+        self.known = _merged_variables([*taken, *others])
+        started = _alternatives(branches.servers)
+        if self._branches and (last := self._branches[-1]) is not None:
+            last.servers[-1] += started
+        else:
+            yield from started
+
     @property
     def _is_conditional(self) -> bool:
-        return self._branches > 0 or self._sign in ("&&", "||")
+        return None in self._branches or self._sign in ("&&", "||")
 
     def _assign(self, name: str, value: Word) -> None:
         if name.endswith("+"):
@@ -238,10 +311,8 @@ class _Script:
             self.known[name] = None
         elif not self._is_conditional:
             self.known[name] = value if len(value) <= MAX_COMMAND else None
-        elif isinstance(before, Word) and value.startswith(before) and value != before:
-            self.known[name] = Word(f"{before} {_MORE}", value.line)
-        elif before != value:
-            self.known[name] = None
+        else:
+            self.known[name] = _either(before, value)
 
     def _note_command(self, value: Word) -> None:
         """Note a command that is kept in a variable: it may be run where nothing shows it."""
@@ -253,13 +324,133 @@ class _Script:
         name = word.rstrip("+=")
         before = self.known.get(name, [] if "+" in word else None)
         values = [value for item in items for value in expanded(item, self.known)]
+        start = before if "+" in word and isinstance(before, list) else []
+        if any("vllm" in value for value in values[:5]):  # it may be run where nothing shows it
+            started = servers(values, self.exported, self._depth + 1)
+            self.kept += [replace(server, complete=False) for server in started if server.words]
         if not self._is_conditional:
-            start = before if "+" in word and isinstance(before, list) else []
             self.known[name] = [*start, *values][:MAX_WORDS]
-        elif "+" in word and isinstance(before, list):
-            self.known[name] = [*before, Word(_MORE, word.line)]
         else:
-            self.known[name] = None
+            self.known[name] = _either(before, [*start, *values])
+
+
+_Value = Word | list[Word] | None
+
+
+def _either(before: _Value, after: _Value) -> _Value:
+    """Return what is known of a variable that may have one value or the other: what both have, and
+    that there may be more; None if nothing is."""
+    if before == after or before is None or after is None:
+        return before if before == after else None
+    if isinstance(before, list) and isinstance(after, list):
+        return _common(before, after)
+    if isinstance(before, Word) and isinstance(after, Word):
+        if not before or after.startswith(f"{before} "):
+            return before if before.endswith(_MORE) else Word(f"{before} {_MORE}", after.line)
+        if max(len(before), len(after)) > MAX_COMPARED:
+            return None
+        if len(split(before)) > 1 and len(split(after)) > 1:
+            words = _common(split(before, before.line), split(after, after.line))
+            return Word(" ".join(words), after.line)
+    return None
+
+
+def _common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
+    """Return the options that two lists of words have with the same values, and a variable for the
+    other ones."""
+    groups, wanted = list(_groups(some)), set(_groups(others))
+    model = {group[1:]: group for group in (*groups, *wanted) if group[0] == "--model"}
+    groups = [model.get(group, group) for group in groups]
+    wanted = {model.get(group, group) for group in wanted}
+    same = [word for group in groups if group in wanted for word in group]
+    line = some[0].line if some else 1
+    is_open = set(groups) != wanted and _MORE not in same
+    return [*same, *([Word(_MORE, line)] if is_open else [])]
+
+
+def _groups(words: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
+    """Yield each option with its values, first what is before all options, word by word."""
+    group: list[Word] = []
+    for word in words:
+        alone = word in (_MORE, *_ALL_ARGUMENTS) or word.startswith("-")
+        if alone or not (group and group[0].startswith("-")):
+            if group:
+                yield tuple(group)
+            group = []
+        group.append(word)
+    if group:
+        yield tuple(group)
+
+
+def _merged_variables(branches: Sequence[Known]) -> Known:
+    """Return what is known of the variables after one of several branches."""
+    names = {name for known in branches for name in known}
+    merged: Known = {}
+    for name in names:
+        value = branches[0].get(name)
+        for known in branches[1:]:
+            value = _either(value, known.get(name))
+        merged[name] = value
+    return merged
+
+
+def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCommand]:
+    """Return the servers of the branches of an ``if``. Two of the same model are one, of which the
+    options are known that both have."""
+    found: list[ServerCommand] = []
+    for servers_of_branch in branches:
+        for server in servers_of_branch:
+            same = (n for n, other in enumerate(found) if _is_alternative(other, server))
+            if (number := next(same, None)) is None:
+                found.append(server)
+            else:
+                other = found[number]
+                words = _common(other.words, server.words)
+                groups = dict.fromkeys((*_groups(other.words), *_groups(server.words)))
+                same_groups = set(_groups(words))
+                more = (word for group in groups if group not in same_groups for word in group)
+                found[number] = replace(
+                    other,
+                    words=tuple(words),
+                    complete=other.complete and server.complete,
+                    sometimes=(*other.sometimes, *more),
+                )
+    return found
+
+
+def _model_in(words: Sequence[Word]) -> str:
+    """Return the model that arguments name; empty if they name none."""
+    groups = list(_groups(words))
+    given = (" ".join(group).partition("--model")[2] for group in groups)
+    option = next((text for text in given if text.startswith((" ", "="))), "")
+    alone = (group[0] for group in groups if not group[0].startswith("-"))
+    return option[1:] or next((word for word in alone if word not in _ALL_ARGUMENTS), "")
+
+
+def _is_alternative(one: ServerCommand, other: ServerCommand) -> bool:
+    groups, others = set(_groups(one.words)), set(_groups(other.words))
+    if ("--headless" in one.words) != ("--headless" in other.words):
+        return False
+    if _model_in(one.words) != _model_in(other.words):
+        return False
+    return one.image == other.image and len(groups & others) * 2 > max(len(groups), len(others))
+
+
+def _holds(test: Sequence[Word], known: Known) -> bool:
+    """Return whether a test of one variable, whose value is known, holds."""
+    words = [_REFERENCE.sub(lambda match: _value(match, known), word) for word in test]
+    if not words or words[0] not in ("[", "[[") or words[-1] not in ("]", "]]"):
+        return False
+    match words[1:-1]:
+        case ["-n", value] if "$" not in value:
+            return bool(value)
+        case ["-z", value] if "$" not in value:
+            return not value
+        case [left, "=" | "==", right] if "$" not in left + right and "*" not in right:
+            return left == right
+        case [left, "!=", right] if "$" not in left + right and "*" not in right:
+            return left != right
+    return False
 
 
 def servers(
@@ -277,7 +468,7 @@ def servers(
             name, _, value = word.partition("=")
             assigned[name] = literal(value)
         elif re.search(r"\s", _IN_TEMPLATE.sub("", word)):
-            if "vllm" in word and depth < MAX_NESTED:
+            if _may_serve(word) and depth < MAX_NESTED:
                 passed = words[index + 2 :] if is_script else ()  # after the name, $0
                 for server in of_script(word, word.line, assigned, depth + 1):
                     # Without arguments it is rather the name of a process.
@@ -289,6 +480,11 @@ def servers(
             arguments = _to_end(words[index + (1 if is_module else 2) :])
             yield ServerCommand(arguments, word.line, assigned, image)
             return
+        elif _PROGRAM_VARIABLE.fullmatch(word) and _serves(words, index):
+            is_serve = words[index + 1] == "serve"
+            arguments = _to_end(words[index + (2 if is_serve else 1) :])
+            yield ServerCommand(arguments, word.line, assigned, image, is_certain=False)
+            return
         elif program in _ENGINES and "run" in words[index + 1 : index + 3]:
             if depth < MAX_NESTED:
                 arguments = _to_end(words[words.index("run", index) + 1 :])
@@ -298,6 +494,38 @@ def servers(
             for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
                 yield replace(server, complete=server.complete and bool(server.words))
             return
+
+
+def is_telling(word: str) -> bool:
+    """Return whether a word is an option that hardly any other server has."""
+    return _TELLING.fullmatch(word.replace("_", "-")) is not None
+
+
+def names_model(words: Sequence[Word]) -> bool:
+    """Return whether arguments name a model. Without one it comes from elsewhere, and perhaps other
+    options, too."""
+    before = ["", *words]
+    return any(
+        re.match(r"--model(?:=|$)", word)
+        or not (word.startswith("-") or re.fullmatch(r"-[^=]*", previous))
+        for previous, word in zip(before, words, strict=False)
+    )
+
+
+def _may_serve(script: str) -> bool:
+    return "vllm" in script or (script.startswith("$") and any(map(is_telling, script.split())))
+
+
+def _serves(words: Sequence[Word], index: int) -> bool:
+    """Return whether the variable at the beginning of a command holds vLLM's program, judged by what
+    follows."""
+    starts = all(map(_ASSIGNMENT.fullmatch, words[:index])) or words[index - 1] in _RUNNERS
+    following = words[index + 1 : index + 2]
+    is_other = re.search(r"(?i)bench|test|client|eval|python", words[index]) is not None
+    if not starts or is_other or not following or following[0].endswith((".py", ".sh")):
+        return False
+    named = following[0] == "serve" and "vllm" in words[index].lower()
+    return named or any(map(is_telling, words[index + 1 :]))
 
 
 def _with_arguments(server: ServerCommand, passed: Sequence[Word]) -> ServerCommand:
@@ -364,7 +592,9 @@ def of_image(
     started = list(servers([*entrypoint, *words], variables, depth))
     first = words[0] if words else Word("-", image.line)
     is_own, is_vllm = _OWN_IMAGE.search(image) is not None, is_image(image)
+    names_model = _MODEL.fullmatch(first) and any(word.startswith("--") for word in words[1:2])
     runs_server = first.startswith("-") or (is_own and not _PROGRAM.fullmatch(first))
+    runs_server = runs_server or names_model is not None
     if not started and starts_elsewhere([*entrypoint, *words], is_vllm):
         started = [ServerCommand((), first.line, variables, is_certain=False, complete=False)]
     elif not started and not entrypoint and runs_server and is_vllm:

@@ -13,6 +13,8 @@ ERROR_LITERALS = (b"rror", b"ERROR", b"Exception", b"ssert")
 RARE_LITERALS = (b"CRITICAL", b"Fatal ", b"what():", b"NotFound", b"Died", b"Failed: ")
 """Further ones, of failures that rarely stand alone."""
 _MAX_TEXT = 1_500
+_SAYING = re.compile(r"\w.*\w.*\w.*\w", re.DOTALL)
+"""A line that says something, unlike the carets below code."""
 _MAX_SEARCHED = 4_000
 _MAX_ANNOUNCEMENT = 250
 _MIN_HINT = 12
@@ -132,6 +134,6 @@ def _error_in(line: LogLine) -> tuple[FailureForm, str, str] | None:
         return FailureForm.LINE, "", match[0]
     if _OF_PYTEST.search(line.prefix) and (match := _ASSERT.match(text)):
         return FailureForm.LINE, "AssertionError", match[1]
-    if line.level in ("ERROR", "CRITICAL", "FATAL") and len(text) > 3:
+    if line.level in ("ERROR", "CRITICAL", "FATAL") and _SAYING.search(text):
         return FailureForm.LOGGED, "", text
     return None

@@ -105,7 +105,7 @@ class LogMatch:
 @dataclass(frozen=True)
 class Explanation:
     """What a log shows. ``notes``: what was not searched, not counted, or not understood;
-    ``settings``: names of models, parsers and architectures in it."""
+    ``settings``: names of models, parsers and architectures in it; ``beginning``: its first text."""
 
     source: str
     versions: tuple[NamedVersion, ...]
@@ -113,6 +113,7 @@ class Explanation:
     failures: RankedFailures
     notes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    beginning: str = ""
 
     @property
     def unknown(self) -> tuple[UnknownFailure, ...]:

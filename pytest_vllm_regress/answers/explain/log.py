@@ -13,6 +13,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
 from ...cases.model import Case
@@ -61,6 +62,8 @@ MAX_CONTINUED = 3
 MAX_ANNOUNCED = 3
 """Lines after "the error is:" in which the error stands."""
 MAX_NOTED = 5
+MAX_BEGINNING = 64 * 1024
+"""Bytes of the beginning that are kept as they are: of a report, all."""
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 Versions = tuple[tuple[str, str], ...]
@@ -171,8 +174,26 @@ def explain(stream: BinaryIO, cases: Sequence[Case], source: str, about: str = "
     """
     reader = _LogReader(cases)
     reader.read_words(about)
-    reader.read(stream)
-    return reader.explanation(source)
+    beginning = _Beginning(stream)
+    reader.read(cast(BinaryIO, beginning))
+    return replace(reader.explanation(source), beginning=beginning.text)
+
+
+class _Beginning:
+    """A stream of which the beginning is kept."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._kept = stream, b""
+
+    def read(self, size: int = -1) -> bytes:
+        """Return about ``size`` bytes; nothing at the end."""
+        block = self._stream.read(size)
+        self._kept += block[: MAX_BEGINNING - len(self._kept)]
+        return block
+
+    @property
+    def text(self) -> str:
+        return self._kept.decode("utf-8", "replace")
 
 
 class _LogReader:

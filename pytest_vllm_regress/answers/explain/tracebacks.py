@@ -41,7 +41,8 @@ _CHAIN = re.compile(
 )
 _REFERS = re.compile(r"\babove\b|root cause")
 _INSTALLED = re.compile(r".*[/\\][\w.]*-packages[/\\]")
-_OF_VLLM = re.compile(r"(?:^|[/\\])(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
+_OF_VLLM = re.compile(r"(?:.*[/\\])?(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
+"""The last folder called vllm: a checkout often lies in one of that name."""
 _OF_PACKAGE = re.compile(r"(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$)")
 _STRONG = re.compile(
@@ -79,7 +80,7 @@ class Frame:
         # Canonical after the last "-packages/": an environment may be called vllm.
         installed = _INSTALLED.match(self.file)
         end = installed.end() if installed else 0
-        match = (_OF_PACKAGE.match if installed else _OF_VLLM.search)(self.file, end)
+        match = (_OF_PACKAGE if installed else _OF_VLLM).match(self.file, end)
         return match[1].replace("\\", "/") if match else ""
 
     @property

@@ -23,10 +23,12 @@ class Evidence:
     innermost last.
 
     ``about``: what the reporter says in his own words, such as the title of a report;
-    ``settings``: names of models, parsers and architectures in the log.
+    ``settings``: names of models, parsers and architectures in the log; ``prose``: what stands around
+    the log in the report.
     """
 
     message: str
     places: tuple[VllmCall, ...]
     about: str = ""
     settings: str = ""
+    prose: str = ""

@@ -9,7 +9,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,9 @@ from ...util.versions import version_of
 FILE = DATA / "fixes.zip"
 MEMBER = "fixes.json"
 NAME = re.compile(r"vllm#(\d{1,7})")
-_FIX = re.compile(r"(?i)\bfix|bug|revert|regression|crash|\bhang|deadlock|leak|correct|workaround")
+_FIX = re.compile(
+    r"(?i)\b(?:hot)?fix|\bbug|revert|regression|crash|\bhang|deadlock|leak|correct|workaround"
+)
 _REVERT = re.compile(r"^(?:\[[^\]]*\] *)*Revert ")
 _TITLED = re.compile(r"\(#(\d+)\)")
 
@@ -33,10 +35,11 @@ def is_fix(title: str) -> bool:
 
 
 class Fix(msgspec.Struct, frozen=True, array_like=True):
-    """A change that upstream merged.
+    """A change that upstream merged, or what a release changed in a module (``number`` 0).
 
-    ``changed``: functions by path below ``vllm/``; ``terms``: identifiers and words of literals in
-    the changed lines that are not in title, functions and paths, lower case; ``removed``: digests of lines that it removed, ``DIGEST``
+    ``changed``: functions by path below ``vllm/``, or by path in the repository for kernels and
+    requirements; ``terms``: identifiers and words of literals in the changed lines that are not in
+    title, functions and paths, lower case; ``removed``: digests of lines that it removed, ``DIGEST``
     characters each; ``first``: the number of the first release that contains it, or of all
     releases if none does; ``tests``: upstream's tests that came with a fix, by path and name.
     """
@@ -53,7 +56,13 @@ class Fix(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        return f"vllm#{self.number}"
+        """``vllm#44483``; empty for what a release changed."""
+        return f"vllm#{self.number}" if self.number else ""
+
+    @property
+    def files(self) -> list[str]:
+        """The paths in the repository of the files that it changed."""
+        return [f"vllm/{path}" if is_module(path) else path for path in self.changed]
 
     @property
     def functions(self) -> frozenset[str]:
@@ -71,11 +80,48 @@ class Fix(msgspec.Struct, frozen=True, array_like=True):
         return tuple(map(int, numbers))
 
 
+def is_module(path: str) -> bool:
+    """Return whether a path in ``Fix.changed`` is that of a module, which lies below ``vllm/``."""
+    return path.endswith(".py") and path != "setup.py"
+
+
+class _Columns(msgspec.Struct, array_like=True):
+    """Fixes, field by field: so they need 8 % less space."""
+
+    number: list[int]
+    commit: list[str]
+    date: list[str]
+    title: list[str]
+    changed: list[dict[str, list[str]]]
+    terms: list[str]
+    removed: list[str]
+    first: list[int]
+    tests: list[tuple[str, ...]]
+
+    @classmethod
+    def of(cls, fixes: Sequence[Fix]) -> _Columns:
+        return cls(*([getattr(f, name) for f in fixes] for name in Fix.__struct_fields__))
+
+    def fixes(self) -> list[Fix]:
+        columns = (getattr(self, name) for name in self.__struct_fields__)
+        return [Fix(*values) for values in zip(*columns, strict=True)]
+
+
+class _Stored(msgspec.Struct):
+    until: str
+    until_date: str
+    releases: list[str]
+    dates: list[str]
+    fixes: _Columns
+    differences: _Columns
+
+
 class FixIndex(msgspec.Struct):
     """Fixes in the order in which they were merged.
 
     ``releases`` and ``dates``: the known releases, oldest first, and the day on which the history
-    reached each; ``until``: the commit up to which the history was read.
+    reached each; ``until``: the commit up to which the history was read; ``differences``: what the
+    releases after that changed in each module, without title and pull request.
     """
 
     until: str = ""
@@ -83,18 +129,23 @@ class FixIndex(msgspec.Struct):
     releases: list[str] = []
     dates: list[str] = []
     fixes: list[Fix] = []
+    differences: list[Fix] = []
 
     @classmethod
     def load(cls, path: Path = FILE) -> FixIndex:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-            return msgspec.json.decode(archive.read(MEMBER), type=cls)
+            stored = msgspec.json.decode(archive.read(MEMBER), type=_Stored)
+        own = stored.until, stored.until_date, stored.releases, stored.dates
+        return cls(*own, stored.fixes.fixes(), stored.differences.fixes())
 
     def content(self) -> bytes:
         """Return the index as a file. Equal indices give equal bytes."""
+        own = self.until, self.until_date, self.releases, self.dates
+        stored = _Stored(*own, _Columns.of(self.fixes), _Columns.of(self.differences))
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             member = zipfile.ZipInfo(MEMBER, (1980, 1, 1, 0, 0, 0))
-            archive.writestr(member, msgspec.json.encode(self), zipfile.ZIP_LZMA)
+            archive.writestr(member, msgspec.json.encode(stored), zipfile.ZIP_LZMA)
         return buffer.getvalue()
 
     def find(self, name: str) -> Fix:
@@ -141,6 +192,13 @@ class FixIndex(msgspec.Struct):
             return ()
         return {at for at, fix in enumerate(self.fixes) if fix.first > number}
 
+    def later_differences(self, version: str) -> list[int]:
+        """Return the positions of the differences that releases after a version made."""
+        number = self.release_number(version)
+        if number is None:  # a commit: all of the history is before the differences
+            number = -1 if self.position_of_commit(version) is not None else len(self.releases)
+        return [at for at, change in enumerate(self.differences) if change.first > number]
+
     def day_of(self, version: str) -> str:
         """Return the day until which a version has upstream's changes; empty if it is unknown."""
         position = self.position_of_commit(version)
@@ -151,7 +209,8 @@ class FixIndex(msgspec.Struct):
 
     def reverted_by(self, fix: Fix) -> Fix | None:
         """Return the change that took a fix back."""
-        return next((other for other in self.fixes if fix.number in other.reverts), None)
+        reverts = (other for other in self.fixes if "Revert " in other.title)
+        return next((other for other in reverts if fix.number in other.reverts), None)
 
 
 @functools.cache

@@ -40,8 +40,8 @@ def draft_of_fix(index: FixIndex, fix: Fix, draft: Draft) -> Draft:
 def _described(fix: Fix, release: str | None) -> str:
     """Return what a fix changed and how upstream tests it, in Markdown. Nothing is copied."""
     changes = ", ".join(
-        f"`vllm/{path}`" + (f" ({', '.join(f'`{name}`' for name in names)})" if names else "")
-        for path, names in fix.changed.items()
+        f"`{file}`" + (f" ({', '.join(f'`{name}`' for name in names)})" if names else "")
+        for file, names in zip(fix.files, fix.changed.values(), strict=True)
     )
     where = f"first in {release}" if release else "in no release yet"
     said = f"{fix.name} of {fix.date} (commit {fix.commit}), {where}. It changes {changes}."

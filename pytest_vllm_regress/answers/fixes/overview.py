@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .index import Fix, FixIndex
+from .index import Fix, FixIndex, is_module
 from .words import words
 
 SUBSYSTEMS = {
@@ -34,6 +34,7 @@ SUBSYSTEMS = {
     "compilation": "compilation",
 }
 """Subsystems by a folder in a path below ``vllm/``; the first that a path has counts."""
+OTHER = "other"
 _FEATURES = {
     "enable_lora": "LoRA",
     "speculative_config": "speculative decoding",
@@ -47,20 +48,22 @@ _NAMES = {"tool_call_parser": "tool_parsers", "reasoning_parser": "reasoning"}
 def subsystem(fix: Fix) -> str:
     """Return the part of vLLM that a fix is about: that of most of its files."""
     parts = Counter(map(_subsystem_of, fix.changed))
-    return parts.most_common(1)[0][0] if parts else "other"
+    return parts.most_common(1)[0][0] if parts else OTHER
 
 
 def _subsystem_of(path: str) -> str:
+    if not is_module(path):
+        return "kernels" if path.startswith("csrc/") else "dependencies"
     folders = set(path.split("/")[:-1])
-    return next((name for folder, name in SUBSYSTEMS.items() if folder in folders), "other")
+    return next((name for folder, name in SUBSYSTEMS.items() if folder in folders), OTHER)
 
 
 def by_subsystem(fixes: Iterable[Fix]) -> list[tuple[str, list[Fix]]]:
-    """Return the fixes of each subsystem, the largest group first."""
+    """Return the fixes of each subsystem, the largest group first and those of none last."""
     groups: dict[str, list[Fix]] = {}
     for fix in fixes:
         groups.setdefault(subsystem(fix), []).append(fix)
-    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return sorted(groups.items(), key=lambda group: (group[0] == OTHER, -len(group[1]), group[0]))
 
 
 def between(index: FixIndex, before: str, after: str) -> list[Fix]:

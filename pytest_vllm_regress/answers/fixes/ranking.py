@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime
 import functools
+import heapq
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
 from .evidence import Evidence, VllmCall
@@ -20,6 +21,7 @@ MEAN_LENGTH = 50
 MANY_FILES = 6
 """Files from which a change counts as large: it touches much and is seldom the fix."""
 TYPICAL_SCORE = 20.0
+MAX_RANKED = 20
 _ADDS = re.compile(r"(?i)\b(?:add|support|enable|implement|initial)")
 
 
@@ -31,6 +33,7 @@ class Weights:
     b: float = 0.5
     about: float = 1.0
     settings: float = 0.5
+    prose: float = 0.3
     code: float = 0.4
     name: float = 0.4
     title: float = 1.5
@@ -40,6 +43,7 @@ class Weights:
     depth: float = 0.8
     fix: float = 1.2
     large: float = 0.4
+    difference: float = 0.6
     support: float = 1.2
     late: float = 0.85
     half_life: float = 90.0
@@ -82,8 +86,8 @@ class Ranker:
     def __init__(self, fixes: Sequence[Fix], weights: Weights | None = None) -> None:
         self._fixes, self._weights = fixes, weights or Weights()
 
-    def rank(self, evidence: Evidence, allowed: Collection[int], since: str) -> list[RankedFix]:
-        """Return the changes that speak of the failure, the best first.
+    def rank(self, evidence: Evidence, allowed: Set[int], since: str) -> list[RankedFix]:
+        """Return the ``MAX_RANKED`` changes that speak most of the failure, the best first.
 
         ``allowed``: positions of the changes that the reported version lacks; ``since``: the day of
         that version; later changes count a little less.
@@ -98,20 +102,22 @@ class Ranker:
         functions = self._add_places(evidence, scores)
         lines = self._add_lines(evidence, scores)
         start = datetime.date.fromisoformat(since)
-        ranked = []
-        for at, score in scores.items():
-            if at in allowed:
-                shared = told & (hits.titled.get(at, set()) | hits.having.get(at, set()))
-                by_weight = sorted(
-                    shared, key=lambda w: (-query[w] * self._rarity(hits.counts[w]), w)
-                )
-                brings_support = not models.isdisjoint(hits.titled.get(at, ()))
-                score *= self._factor(at, start, brings_support=brings_support)
-                changing = tuple(functions.get(at, ()))
-                ranked.append(
-                    RankedFix(self._fixes[at], score, changing, tuple(by_weight), at in lines)
-                )
-        return sorted(ranked, key=lambda entry: (-entry.score, entry.fix.number))
+        for at in scores:
+            brings_support = not models.isdisjoint(hits.titled.get(at, ()))
+            scores[at] *= self._factor(at, start, brings_support=brings_support)
+        best = heapq.nlargest(
+            MAX_RANKED,
+            scores.keys() & allowed,
+            key=lambda at: (scores[at], -self._fixes[at].number, -at),
+        )
+
+        def of(at: int) -> RankedFix:
+            shared = told & (hits.titled.get(at, set()) | hits.having.get(at, set()))
+            by_weight = sorted(shared, key=lambda w: (-query[w] * self._rarity(hits.counts[w]), w))
+            changing = tuple(functions.get(at, ()))
+            return RankedFix(self._fixes[at], scores[at], changing, tuple(by_weight), at in lines)
+
+        return list(map(of, best))
 
     def hits(self, query: Collection[str], allowed: Collection[int]) -> Hits:
         """Return which of the allowed changes have words of the query."""
@@ -197,7 +203,9 @@ class Ranker:
         w, fix = self._weights, self._fixes[at]
         days = max(0, (datetime.date.fromisoformat(fix.date) - start).days)
         late = 1 - w.late + w.late * math.exp2(-days / w.half_life)
-        if fix.is_titled_fix:
+        if not fix.number:
+            kind = w.difference
+        elif fix.is_titled_fix:
             kind = w.fix
         elif brings_support and _ADDS.search(fix.title):
             return late * w.support
@@ -223,6 +231,7 @@ class Ranker:
             (evidence.message, 1.0),
             (evidence.about, w.about),
             (evidence.settings, w.settings),
+            (evidence.prose, w.prose),
         ]
         for place, weight in self._weighted(evidence.places):
             texts.append((place.code, w.code * weight))

@@ -11,9 +11,10 @@ from .evidence import MAX_TEXT, Evidence, VllmCall
 from .index import Fix, FixIndex, fix_index
 from .installed_lines import InstalledSources
 from .ranking import RankedFix, Ranker
+from .reports import calls_in, prose_in
 
 MAX_SUGGESTED = 5
-LEAD, MIN_SCORE = 1.8, 36.0
+LEAD, MIN_SCORE = 1.5, 36.0
 """From which factor over the second score, and from which score, the first is *likely*: calibrated
 on reports of which half have no fix (docs/reference/fixes-measured.md)."""
 _MAX_WORDS = 5
@@ -21,7 +22,7 @@ _MAX_WORDS = 5
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A fix that the reported version lacks.
+    """A fix that the reported version lacks, or what a later release changed in a module.
 
     ``release``: the first that contains it; None if none does yet. ``why``: what it has in common
     with the failure. ``is_likely``: it leads all others clearly; otherwise read it before upgrading.
@@ -36,13 +37,20 @@ class Suggestion:
     installed: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        own = {"fix": self.fix.name, "title": self.fix.title, "date": self.fix.date}
+        own = {"fix": self.fix.name or None, "title": self.title, "date": self.fix.date}
         rest = {"release": self.release, "why": self.why, "likely": self.is_likely}
         return own | rest | {"reverted_by": self.reverted_by or None, "installed": self.installed}
 
     @property
+    def title(self) -> str:
+        """The title of the pull request; of what a release changed, the module."""
+        return self.fix.title or f"changes in {', '.join(self.fix.files)}"
+
+    @property
     def text(self) -> str:
         """The suggestion in one line."""
+        if not self.fix.number:
+            return f"{self.title} (in {self.release}; pull request not known; {self.why})"
         where = f"in {self.release}" if self.release else "in no release yet"
         taken_back = f"; taken back by {self.reverted_by}" if self.reverted_by else ""
         installed = f"; {self.installed}" if self.installed else ""
@@ -77,11 +85,13 @@ def evidence_of(explanation: Explanation, about: str) -> Evidence | None:
     """Return what a log says about the cause of its failure; None without a call in vLLM.
 
     The calls are those of the first failure that passed through vLLM: the root cause, or one beside
-    it. The other exceptions of its chain stand farther out.
+    it. The other exceptions of its chain stand farther out. Without such a failure they are all that
+    the log names in any form.
     """
     root = explanation.failures.root
     if root is None:
         return None
+    settings, prose = " ".join(explanation.settings), prose_in(explanation.beginning)
     for failure in (root, *explanation.failures.others):
         innermost = failure.failure
         chain = [entry for entry in innermost.outermost_chain() if entry is not innermost]
@@ -93,8 +103,10 @@ def evidence_of(explanation: Explanation, about: str) -> Evidence | None:
         if places:
             texts = dict.fromkeys(entry.text for entry in (root.failure, innermost, *chain))
             message = "\n".join(texts)[:MAX_TEXT]
-            return Evidence(message, places, about, " ".join(explanation.settings))
-    return None
+            return Evidence(message, places, about, settings, prose)
+    places = calls_in(explanation.beginning)
+    text = root.failure.text[:MAX_TEXT]
+    return Evidence(text, places, about, settings, prose) if places else None
 
 
 def suggest(
@@ -107,10 +119,13 @@ def suggest(
     if version is None or not evidence.places:
         return []
     index = index or fix_index()
-    lacking, since = index.lacking(version), index.day_of(version)
+    lacking = set(index.lacking(version))
+    lacking |= {len(index.fixes) + at for at in index.later_differences(version)}
     if not lacking:
         return []
-    ranked = Ranker(index.fixes).rank(evidence, lacking, since)
+    ranked = Ranker([*index.fixes, *index.differences]).rank(
+        evidence, lacking, index.day_of(version)
+    )
     return [
         _suggestion(index, entry, is_likely=number == 0 and leads(ranked))
         for number, entry in enumerate(ranked[:MAX_SUGGESTED])
@@ -129,7 +144,7 @@ def _suggestion(index: FixIndex, entry: RankedFix, *, is_likely: bool) -> Sugges
         entry.fix,
         index.first_release(entry.fix),
         _why(entry),
-        is_likely and reverted is None,
+        is_likely and reverted is None and bool(entry.fix.number),
         reverted.name if reverted else "",
     )
 

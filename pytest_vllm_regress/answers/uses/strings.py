@@ -199,8 +199,9 @@ class StringReader:
         ``alone``: any option is certainly meant for the server, and may be shortened.
         """
         given: list[tuple[str, str]] = []
+        words = (*server.words, *server.sometimes)
         for word, following in zip_longest(
-            server.words[:MAX_WORDS], server.words[1 : MAX_WORDS + 1], fillvalue=Word("")
+            words[:MAX_WORDS], words[1 : MAX_WORDS + 1], fillvalue=Word("")
         ):
             if not word.startswith("--") or len(word) < 4:
                 continue

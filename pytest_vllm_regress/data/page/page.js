@@ -271,6 +271,62 @@ const setUpTable = (table, filters) => {
   if (frame.classList.contains("dense")) showEnd();
   all(".keys", table).forEach((element) => { element.hidden = false; });
 };
+// The box in the navigation leads to the search page, which alone has the texts.
+const box = byId("search");
+const search = (data) => {
+  const kinds = [
+    ["Cases", data.cases.map(([id, title, href]) => ({ text: `${id} ${title}`, name: id, rest: title, href }))],
+    ["Diagnoses", data.diagnoses.map(([id, title, why, step]) => ({ text: `${id} ${title} ${why}`, name: title, rest: `${why} ${step}` }))],
+    ["Fixes of vLLM, the newest first", data.fixes.map(([number, first, part, title]) => ({
+      text: `vllm#${number} ${title} ${data.subsystems[part]}`, name: `#${number}`, href: `https://github.com/vllm-project/vllm/pull/${number}`,
+      rest: `${title} (${data.releases[first] ? "in " + data.releases[first] : "in no release yet"}; ${data.subsystems[part]})`,
+    }))],
+  ];
+  for (const [, entries] of kinds) for (const entry of entries) entry.text = entry.text.toLowerCase();
+  const SHOWN_AT_ONCE = 40;
+  const show = () => {
+    const words = decodeURIComponent(location.hash.slice(1)).toLowerCase().split(/\s+/).filter(Boolean);
+    const parts = [];
+    let total = 0;
+    for (const [title, entries] of words.length ? kinds : []) {
+      const found = entries.filter((entry) => words.every((word) => entry.text.includes(word)));
+      total += found.length;
+      if (!found.length) continue;
+      const heading = document.createElement("h2");
+      heading.textContent = found.length > SHOWN_AT_ONCE ? `${title}: ${SHOWN_AT_ONCE} of ${found.length}` : `${title}: ${found.length}`;
+      const list = document.createElement("ul");
+      for (const entry of found.slice(0, SHOWN_AT_ONCE)) {
+        const name = document.createElement(entry.href ? "a" : "b");
+        name.textContent = entry.name;
+        if (entry.href) name.href = entry.href;
+        const item = document.createElement("li");
+        item.append(name, ` ${entry.rest}`);
+        list.append(item);
+      }
+      parts.push(heading, list);
+    }
+    byId("results").replaceChildren(...parts);
+    byId("found").textContent = words.length ? `${total} found` : "";
+  };
+  box.addEventListener("input", () => {
+    history.replaceState(null, "", `#${encodeURIComponent(box.value)}`);
+    show();
+  });
+  const follow = () => {
+    box.value = decodeURIComponent(location.hash.slice(1));
+    show();
+  };
+  addEventListener("hashchange", follow);
+  follow();
+  box.focus();
+};
+if (box) {
+  box.hidden = false;
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") location.href = `${box.dataset.page}#${encodeURIComponent(box.value)}`;
+  });
+  if (byId("searched")) search(JSON.parse(byId("searched").textContent));
+}
 // The page of a release that the reader chooses.
 const yours = byId("yours");
 if (yours) {

@@ -38,6 +38,9 @@ _OF_THE_CONNECTION = frozenset(
 _REQUEST_ID = b"x-request-id"
 _READ = 1 << 16
 _MAX_ANSWERED = 100
+_IDLE_S = 3.0
+"""Seconds for which a connection to the server is kept. vLLM closes one after five, and a new one
+costs more than a short request: the kernel's tables are read to see who listens."""
 _STEP_S = 10.0
 """Seconds that the gateway's thread gets for one order."""
 
@@ -121,7 +124,7 @@ class Gateway:
             self._loop.close()
 
     async def _open(self) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_S)
         self._client = httpx.AsyncClient(
             timeout=None, trust_env=False, limits=limits, event_hooks={"request": [self._guard]}
         )

@@ -31,6 +31,12 @@ Answers = Answer | list[Answer] | Mapping[str, Answer | list[Answer]] | Callback
 a text of the conversation, or a function of the request."""
 
 
+_REPEATED = (
+    ". The same request has been answered before; to answer it each time, as for a client that "
+    'repeats requests, script by turn: server.script({"": [...]})'
+)
+
+
 class NoAnswer(ScriptError):
     """No answer was scripted for a request. The client gets status 400 with this message."""
 
@@ -174,9 +180,11 @@ class ScriptBook:
             if has_answer:
                 break
         else:
-            if any(rule.is_queue for rule in self._rules):
-                raise NoAnswer("no scripted answer is left")
-            return None
+            queues = [rule for rule in self._rules if rule.is_queue]
+            if not queues:
+                return None
+            repeats = any(request.body == other.body for rule in queues for other in rule.requests)
+            raise NoAnswer(f"no scripted answer is left{_REPEATED if repeats else ''}")
         rule.requests.append(request)
         if answer is None:
             return None

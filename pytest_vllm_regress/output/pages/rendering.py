@@ -399,6 +399,7 @@ def _templates() -> Any:
         "base-uri 'none'; form-action 'none'",
         version=__version__,
         nav=(),
+        search="",
         images=False,
     )
     return environment

@@ -20,6 +20,7 @@ from ...answers.audit.boundaries import Boundary, boundaries
 from ...answers.audit.matching import Severity, severity
 from ...answers.audit.upgrades import better
 from ...answers.audit.verdict_table import read_table
+from ...answers.fixes.index import fix_index
 from ...cases.model import Case
 from ...cases.proofs.proof import recorded_proof
 from ...cases.proofs.rejudge import load_observations
@@ -45,6 +46,7 @@ from .rendering import (
     shown,
     write_folder,
 )
+from .search import fixes_after, search_index
 
 DRIFT = "docs/records/drift.jsonl"
 """Where a checkout of the project has the record of `drift`."""
@@ -104,6 +106,7 @@ def _build(
         bars=bars(site.failures),
     )
     site.add_releases(open_drifts(project / DRIFT).entries if project else {})
+    site.add("search.html", "search.html", index=search_index(cases, fix_index()))
     sources = Sources(project or Path(), _link_targets(cases, site.documents, project))
     for case in cases:
         try:
@@ -142,7 +145,8 @@ class _Site:
         """Add a page with links to the main pages."""
         folder = posixpath.dirname(page) or "."
         nav = [(name, posixpath.relpath(target, folder)) for name, target in self._nav]
-        self.files[page] = render(template, nav=nav, **values)
+        search = posixpath.relpath("search.html", folder)
+        self.files[page] = render(template, nav=nav, search=search, **values)
 
     def add_case(self, case: Case, ends: Sequence[Boundary], text: RenderedDocument | None) -> None:
         entries = [
@@ -200,6 +204,7 @@ class _Site:
                 failures=failures,
                 advice=str(better(self.knowledge.findings(name), self.knowledge.cases) or ""),
                 drift=drifts.get(name),
+                later_fixes=fixes_after(fix_index(), name),
                 has_lock=len(self.knowledge.inventories[name].versions) > 1,
                 earlier=earlier,
                 later=later,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -83,6 +84,26 @@ def test_many_commands_in_one_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("vllm serve --model x\n" * 200)
     with pytest.raises(UsageError, match="starts more than 100 servers"):
         read_deployments(str(tmp_path / "a.sh"))
+
+
+@pytest.mark.parametrize(
+    ("line", "use"),
+    [
+        ("if a; then X{n}=1; fi\n", "$X1"),
+        ('if a; then X="$X $X"; fi\n', "$X"),
+        ("if a; then A+=(--x y); fi\n", "${{A[@]}}"),
+    ],
+)
+def test_the_work_for_branches_grows_with_the_text(tmp_path: Path, line: str, use: str) -> None:
+    def work(count: int) -> float:
+        lines = "".join(line.format(n=n) for n in range(count))
+        (tmp_path / "a.sh").write_text(f"X='a b'\nA=()\n{lines}vllm serve m {use.format()}\n")
+        start = time.process_time()
+        read_deployments(str(tmp_path / "a.sh"))
+        return time.process_time() - start
+
+    work(10)
+    assert work(16_000) < 12 * max(work(4_000), 0.05)
 
 
 def test_json_that_is_nested_too_deeply_is_no_command(tmp_path: Path) -> None:

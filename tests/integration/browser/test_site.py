@@ -390,3 +390,23 @@ def test_everything_has_a_name(shown: Show, site: Mapping[str, str | bytes], pag
         role for role, _ in roles
     }
     assert [role for role, name in roles if role in named and not name.strip()] == []
+
+
+def test_the_box_of_a_page_searches_cases_diagnoses_and_fixes(
+    site: Mapping[str, str | bytes], shown: Show
+) -> None:
+    browser = shown(site, page="releases/0.8.4.html")
+    box = browser.find_element(By.CSS_SELECTOR, "nav input")
+    box.send_keys("vllm-17173", Keys.ENTER)
+    results = browser.find_element(By.ID, "results")
+    assert [link.text for link in results.find_elements(By.TAG_NAME, "a")] == ["vllm-17173"]
+    box = browser.find_element(By.CSS_SELECTOR, "nav input")
+    assert active(browser) == "search"
+    box.clear()
+    box.send_keys("prefix cach")
+    headings = [heading.text for heading in results.find_elements(By.TAG_NAME, "h2")]
+    assert any(text.startswith("Fixes of vLLM, the newest first: 40 of ") for text in headings)
+    box.clear()
+    box.send_keys("<b>nothing of the kind")
+    assert browser.find_element(By.ID, "found").text == "0 found" and results.text == ""
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]

@@ -42,12 +42,17 @@ class Upstream(ThreadingHTTPServer):
         self.received: list[tuple[str, dict[str, str], bytes]] = []
         self.broken = threading.Event()
         """Set when a client's connection broke during a stream."""
+        self.connections = 0
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Upstream
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections += 1
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -133,6 +138,14 @@ def test_what_is_not_scripted_passes_as_it_came(client: httpx.Client, upstream: 
         assert (path, content) == ("/any?x=%20y", body)
         assert received["x-request-id"] == "mine" and received["authorization"] == "Bearer key"
     assert client.get("/health").status_code == 200
+
+
+def test_a_connection_to_the_server_serves_several_requests(
+    gateway: Gateway, upstream: Upstream
+) -> None:
+    for number in range(5):  # each by a client of its own
+        assert httpx.post(gateway.url + CHAT, content=str(number), trust_env=False).is_success
+    assert upstream.connections < 5
 
 
 def test_a_stream_arrives_while_it_is_made(client: httpx.Client, upstream: Upstream) -> None:

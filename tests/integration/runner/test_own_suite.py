@@ -127,6 +127,7 @@ def cli(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_refuses_what_it_would_ignore(tmp_path: Path) -> None:
     for arguments, message in (
         (["--env", "vllm-0.8.5", "--", "tests/"], "-- pytest tests/"),
+        (["--env", "vllm-0.8.5", "--base", "last"], "--base compares a suite of your own"),
         (["--dry-run", "--format", "github", "--", "tests/"], "-- pytest tests/"),
         (["--", "pytest"], "--releases or --env"),
         (["--env", "vllm-0.8.5", "--fresh", "--", "pytest"], "--fresh: not with a suite"),
@@ -157,6 +158,24 @@ def test_the_command_shows_documented_failures(tmp_path: Path, interpreter: str)
     (result,) = json.loads((tmp_path / "o.json").read_text())["runs"]
     documented: dict[str, Any] = result["tests"]["test_own.py::test"]["documented"]
     assert "vllm-29971" in documented["perhaps"]
+
+
+def test_the_last_run_is_what_a_new_one_is_compared_with(
+    tmp_path: Path, interpreter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    own = tmp_path / "test_own.py"
+    suite = ("--env", interpreter, "--base", "last", "--", "pytest", "-p", "no:cacheprovider")
+    own.write_text("def test_a(): pass\ndef test_b(): assert 0\n")
+    first = cli(tmp_path, *suite)
+    assert first.returncode == 1 and "the first run of this suite" in first.stdout, first
+    assert cli(tmp_path, *suite).returncode == 0
+    own.write_text("def test_a(): assert 0\ndef test_b(): assert 0\n")
+    for _ in range(2):  # what is broken stays so
+        broken = cli(tmp_path, *suite)
+        assert broken.returncode == 1 and "passed in " in broken.stdout
+    assert cli(tmp_path, *suite[:2], *suite[4:]).returncode == 1  # accepts it
+    assert cli(tmp_path, *suite).returncode == 0
 
 
 def test_an_interrupted_suite_keeps_what_has_ended(tmp_path: Path, interpreter: str) -> None:

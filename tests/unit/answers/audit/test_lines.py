@@ -61,6 +61,34 @@ def test_serve_ranks_the_failures_and_says_why(capsys: pytest.CaptureFixture[str
     )
 
 
+def test_the_headline_counts_what_the_deployment_can_reach(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reach = [finding["relevance"]["reach"] for finding in _findings(capsys, SERVE)]
+    shown, unknown, others = map(reach.count, ("reachable", "unknown", "not reachable"))
+    audit("--serve", SERVE)
+    assert (
+        f"\n{shown} documented failures that this deployment can reach, {unknown} unknown; "
+        f"{others} not reachable\n"
+    ) in capsys.readouterr().out
+    audit()
+    assert f"\n{len(reach)} documented failures\n" in capsys.readouterr().out
+
+
+def test_audit_and_compare_agree_about_a_release_without_a_lock(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli.main(["--cases", str(ROOT / "cases"), "audit", "vllm==0.10.1", "--format", "json"])
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    found = {finding["case"] for finding in target["findings"]}
+    cli.main(
+        ["--cases", str(ROOT / "cases"), "compare", "0.10.1", "vllm==0.10.1", "--format", "json"]
+    )
+    changes = json.loads(capsys.readouterr().out)["changes"]
+    assert found == {change["case"] for change in changes if change["effect"] == "leaves"}
+    assert "xgrammar-800" in found
+
+
 def test_failures_that_cannot_show_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     reachable = [
         finding

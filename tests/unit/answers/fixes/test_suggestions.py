@@ -112,6 +112,30 @@ def test_a_failure_outside_vllm_has_the_calls_of_the_one_beside_it() -> None:
     assert read(outside) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "path", "function"),
+    [
+        ("/x/vllm/worker/run.py in go(self, x)\n--> 211   self.score()\n", "worker/run.py", "go"),
+        ("At:\n  /x/vllm/v1/core.py(58): run\n", "v1/core.py", "run"),
+        ("../vllm-fork/vllm/v1/core.py:558: AssertionError\n", "v1/core.py", ""),
+        ('File \\"/x/vllm/models/qwen.py\\",\n  line ~17, in embed\n', "models/qwen.py", "embed"),
+        ('ERROR   File "/x/vllm/models/qwen.py", l\nine 64, in load\n', "models/qwen.py", "load"),
+        ('File "/home/vllm/me/vllm/vllm/v1/core.py", line 4, in run\n', "v1/core.py", "run"),
+    ],
+)
+def test_calls_are_read_in_other_forms_than_python_s(text: str, path: str, function: str) -> None:
+    failure = read(f"{text}ValueError: no block is left\n")
+    assert failure is not None and failure.message.startswith("ValueError: no block")
+    assert (failure.places[-1].path, failure.places[-1].function) == (path, function)
+
+
+def test_prose_around_the_log_of_a_report_counts_and_other_lines_do_not() -> None:
+    report = f"It began with flashinfer.\n```\n{LOG}stray\n```\nINFO 01-02 03:04:05 [x.py:1] no\n"
+    failure = read(report)
+    assert failure is not None and failure.prose == "It began with flashinfer."
+    assert evidence().prose == ""
+
+
 def test_models_parsers_and_architectures_that_the_log_names_count(index: FixIndex) -> None:
     text = (
         "vllm serve Qwen/Qwen3-VL-8B --tool-call-parser hermes\n"
@@ -163,6 +187,20 @@ def test_a_line_of_the_traceback_that_a_change_removed_counts(index: FixIndex) -
     suggestions = {s.fix.number: s for s in suggest(evidence(), "0.11.0", index)}
     assert list(suggestions).index(5) < list(suggestions).index(6)
     assert "removes a line" in suggestions[5].why
+
+
+def test_what_a_later_release_changed_is_suggested_without_a_number_and_never_as_likely(
+    index: FixIndex,
+) -> None:
+    changed = {"v1/core/pool.py": ["allocate"]}
+    terms = "block request still referenced ref_count valueerror"
+    index.differences.append(fix(0, "", changed, 2, terms=terms))
+    index.fixes = [entry for entry in index.fixes if entry.number != 2]
+    first = suggest(evidence(), "0.11.0", index)[0]
+    assert first.fix.number == 0 and not first.is_likely
+    assert first.text.startswith("changes in vllm/v1/core/pool.py (in 0.12.0; pull request not ")
+    assert "changes allocate" in first.text and first.to_json()["fix"] is None
+    assert suggest(evidence(), "0.12.0", index) == []
 
 
 def test_a_fix_that_was_taken_back_is_not_likely(index: FixIndex) -> None:

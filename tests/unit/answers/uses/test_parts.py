@@ -56,6 +56,15 @@ def test_removed_options_are_found_whatever_the_image_is_called(
     assert (problem.text, problem.use.part) == ("vllm serve has no --old-flag", part)
 
 
+def test_removed_options_of_one_branch_of_a_script_are_found(
+    tmp_path: Path, two_releases: History
+) -> None:
+    text = "if a; then\n  vllm serve m --kept\nelse\n  vllm serve m --kept --old-flag\nfi\n"
+    result = answer_for(tmp_path, two_releases, {"run.sh": text})
+    (problem,) = result.problems["2.0"]
+    assert (problem.text, problem.use.place.line) == ("vllm serve has no --old-flag", 4)
+
+
 def test_ignored_variables_and_metrics_do_not_narrow_the_headline(
     tmp_path: Path, two_releases: History
 ) -> None:

@@ -91,8 +91,16 @@ def test_spent_answers_are_an_error_of_the_test_and_of_the_request(book: ScriptB
     with pytest.raises(ScriptError, match="no scripted answer is left") as noted, rule:
         book.take(asking("a"))
     assert isinstance(noted.value.__cause__, NoAnswer)
+    assert "same request has been answered before" in str(noted.value)
     assert book.is_empty and book.take(asking("a")) is None
     book.watch.check()
+
+
+def test_only_a_repeated_request_is_told_of_turns(book: ScriptBook) -> None:
+    book.add(["one"])
+    book.take(asking("a"))
+    with pytest.raises(NoAnswer, match=r"no scripted answer is left$"):
+        book.take(asking("b"))
 
 
 def test_other_requests_take_no_answer(book: ScriptBook) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
@@ -15,12 +16,16 @@ from pytest_vllm_regress.answers.audit.boundaries import boundaries
 from pytest_vllm_regress.answers.audit.matching import Severity, severity
 from pytest_vllm_regress.answers.audit.upgrades import better
 from pytest_vllm_regress.answers.audit.verdict_table import Recorded, read_table
+from pytest_vllm_regress.answers.explain.diagnoses import diagnoses
+from pytest_vllm_regress.answers.fixes.index import fix_index
+from pytest_vllm_regress.answers.fixes.overview import subsystem
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.output.pages.documents import Sources, render_document
 from pytest_vllm_regress.output.pages.knowledge import Knowledge, ReleaseState, latest, release_of
 from pytest_vllm_regress.output.pages.rendering import broken_links
+from pytest_vllm_regress.output.pages.search import MAX_INDEX
 from pytest_vllm_regress.output.pages.site import DRIFT, badge, mark_of, overview, write_site
 from pytest_vllm_regress.surveys.drift_record import open_drifts
 from tests.helpers import ROOT
@@ -336,3 +341,30 @@ def test_a_site_with_a_broken_link_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"docs/index\.html: gone\.md: no such page"):
         write_site(tmp_path / "site", CASES[:1], LOCKS, tmp_path / "project")
     assert not (tmp_path / "site").exists()
+
+
+def test_the_search_page_has_the_texts_of_cases_diagnoses_and_fixes(site: dict[str, str]) -> None:
+    page = site["search.html"]
+    match = re.search(r'<script type="application/json" id="searched">(.*?)</script>', page, re.S)
+    assert match is not None and len(match[1].encode()) <= MAX_INDEX
+    searched = json.loads(match[1])
+    assert {case[2] for case in searched["cases"]} == {f"cases/{case.id}.html" for case in CASES}
+    assert len(searched["diagnoses"]) == len(diagnoses()) and len(searched["fixes"]) > 5_000
+    number, first, part, title = searched["fixes"][0]
+    fix = fix_index().find(f"vllm#{number}")
+    assert (fix.title, fix.first, subsystem(fix)) == (title, first, searched["subsystems"][part])
+    assert all('id="searched"' not in html for name, html in site.items() if name != "search.html")
+    assert 'data-page="../search.html"' in site["releases/0.8.4.html"]
+
+
+def test_the_page_of_a_release_has_later_fixes_and_lists_those_of_the_next(
+    site: dict[str, str],
+) -> None:
+    index = fix_index()
+    number = index.releases.index("0.11.0")
+    later = [fix for fix in index.fixes if fix.first > number and fix.is_titled_fix]
+    page = site["releases/0.11.0.html"]
+    assert f"{len(later)} changes titled as fixes came until {index.until_date}" in words(page)
+    for fix in later:
+        assert (f'/pull/{fix.number}"' in page) == (fix.first == number + 1)
+    assert 'id="later"' not in site[f"releases/{index.releases[-1]}.html"]

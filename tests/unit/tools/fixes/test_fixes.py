@@ -110,18 +110,57 @@ def test_a_change_picked_for_a_release_is_in_it_though_changes_before_it_are_not
     for number in (6, 8, 9):
         text = f"def more_{number}():\n    return 'a long text of {number}'\n"
         repository.commit(f"Change much (#{number})", {f"vllm/more_{number}.py": text})
-    more = "def last_in_the_file(value):\n    return value.with_many_letters\n"
+    # One of the lines stands in the file already.
+    more = "def last_in_the_file(self, number_of_blocks):\n    return self.with_many_letters\n"
+    more += "    self.count_of_blocks -= number_of_blocks\n"
     repository.commit("[Bugfix] Last (#7)", {"vllm/core/pool.py": PICKED + more})
     picked = ("0.8.1", release(engine=SECOND, pool=PICKED + more))
     index = build(repository, [*RELEASES, picked])
     assert index.first_release(index.find("vllm#7")) == "0.8.1"
     assert [index.first_release(index.find(f"vllm#{n}")) for n in (6, 8, 9)] == [None] * 3
+    assert build(repository, [RELEASES[-1], picked], build(repository)) == index
+
+
+def test_fixes_of_kernels_and_requirements_are_in_the_release_that_was_cut_after_them(
+    repository: Repository,
+) -> None:
+    repository.commit("Speed up a kernel (#6)", {"csrc/sampler.cu": "a"})
+    repository.commit("[Bugfix] Empty sequences in a kernel (#7)", {"csrc/sampler.cu": "b"})
+    repository.commit("Use the pool (#8)", {"vllm/core/pool.py": PICKED + "POOL_OF_BLOCKS = 8\n"})
+    last = release(engine=SECOND, pool=PICKED + "POOL_OF_BLOCKS = 8\n")
+    index = build(repository, [*RELEASES, ("0.8.1", last)])
+    fix = index.find("vllm#7")
+    assert fix.changed == {"csrc/sampler.cu": []} and fix.files == ["csrc/sampler.cu"]
+    assert index.first_release(fix) == "0.8.1" and 6 not in [fix.number for fix in index.fixes]
+
+
+def test_releases_after_the_history_have_what_differs_from_the_one_before(
+    repository: Repository,
+) -> None:
+    renamed = PICKED.replace("count_of_blocks", "blocks_in_use")
+    later = release(engine=SECOND, pool=f"# A comment alone.\n{renamed}")
+    releases = [*RELEASES, ("0.9.0", later), ("0.9.1", later)]
+    index = build(repository, releases)
+    (difference,) = index.differences
+    assert (difference.number, difference.name, difference.first) == (0, "", 3)
+    assert difference.changed == {"core/pool.py": ["allocate"]}
+    assert {"count_of_blocks", "blocks_in_use"} <= set(difference.terms.split())
+    assert digest("self.count_of_blocks -= number_of_blocks") in difference.removed
+    assert build(repository, releases[2:], build(repository, releases[:3])) == index
+    assert index.later_differences("0.8.0") == [0] and index.later_differences("0.9.0") == []
+
+
+def test_an_index_is_the_same_after_it_was_written(repository: Repository, tmp_path: Path) -> None:
+    index = build(repository)
+    file = tmp_path / "fixes.zip"
+    file.write_bytes(index.content())
+    assert FixIndex.load(file) == index
 
 
 def test_an_update_gives_the_same_index_as_a_build(repository: Repository) -> None:
     before = build(repository, RELEASES[:2])
     assert [fix.first for fix in before.fixes] == [0, 1, 2, 2]
-    after = build(repository, RELEASES[2:], before)
+    after = build(repository, RELEASES[1:], before)
     assert after == build(repository)
 
 
