@@ -324,8 +324,8 @@ class HeldRequests(RegressError):
 
     def _describe(self, container: str) -> str:
         here = [one for one in self.violations if one.container == container]
-        if lacking := max(one.lacking for one in here):
-            return f"{container}: {lacking:g} fewer than at the start"
+        if lacking := max((one.lacking for one in here), key=abs):
+            return f"{container}: {abs(lacking):g} {'fewer' if lacking > 0 else 'more'} than at the start"
         names = ", ".join(one.request for one in here[:5])
         return f"{container}: {len(here)} ({names}{', ...' if here[5:] else ''})"
 

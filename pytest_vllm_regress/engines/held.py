@@ -20,6 +20,9 @@ from ..errors import HeldRequests, Violation
 
 GRACE_S = 5.0
 """An abort needs a moment to reach the core, longer on a busy machine."""
+NOT_TOLD = "requests given up without an abort in the core"
+"""As a container: requests that the front process does not answer any more, although the core has
+not ended them, and was not told. It goes on with them until ``max_tokens``."""
 _PAUSE_S = 0.05
 _ANSWER_S = 2.0
 
@@ -43,12 +46,15 @@ class Held:
         cores = [part for part in parts if "live" not in part]
         live = {request for front in fronts for request in front["live"]}
         known = {one for core in cores for ids in core["held"].values() for one in ids}
-        violations = set[Violation]()
+        told = {request for core in cores for request in core["aborted"]}
+        given_up = {request for front in fronts for request in front["given_up"]}
+        violations = {Violation(NOT_TOLD, request) for request in given_up - told - live}
         for core in cores:
             for name, ids in core["held"].items():
                 violations |= {Violation(name, request) for request in set(ids) - live}
-            if not live:
-                for name, (now, start) in core["numbers"].items():
+        if not live:
+            for part in parts:
+                for name, (now, start) in part["numbers"].items():
                     violations.add(Violation(name, lacking=start - now))
         if not known:
             for front in fronts:

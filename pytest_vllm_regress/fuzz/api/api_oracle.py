@@ -25,6 +25,7 @@ class ApiOutcome(StrEnum):
 
     REFUSED_BY_CLIENT = "refused by client"
     MEMORY_GROWS = "memory grows"
+    REQUESTS_KEPT = "requests are kept that have ended"
     NO_END_MARKER = "no end marker"
     SERVER_ERROR = "server error"
     CONNECTION_BROKEN = "connection broken"
@@ -103,6 +104,9 @@ def _problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
     elif reply.failure:
         words = f"{reply.failure}; {_answered(reply)}"
         yield Problem(ApiOutcome.CONNECTION_BROKEN, words, where)
+    if reply.held:
+        words = f"the engine keeps what belonged to requests that have ended; {_answered(reply)}"
+        yield Problem(ApiOutcome.REQUESTS_KEPT, words, ", ".join(reply.held)[:500])
     if reply.status is not None and reply.status >= 500 and reply.status not in _DELIBERATE:
         key = name or _key_of_message(reply.status, _message(reply), question.operation)
         words = f"HTTP {reply.status}: {message or _message(reply)}"[:500]

@@ -73,6 +73,7 @@ class ApiReply:
         failure: why there is no answer, or no end of it: ``time``, ``BUSY``, or the error of the
             connection.
         engine: what is wrong with the engine after the request; empty if it works.
+        held: containers of the engine that keep what belonged to requests that have ended.
         log: what the server's processes logged, if anything is wrong with the answer; masked.
     """
 
@@ -82,6 +83,7 @@ class ApiReply:
     ended: bool = True
     failure: str = ""
     engine: str = ""
+    held: tuple[str, ...] = ()
     log: str = ""
 
     @property

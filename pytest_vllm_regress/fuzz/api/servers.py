@@ -132,6 +132,12 @@ class AskedServer:
             return "dead"
         return ""
 
+    def held(self) -> tuple[str, ...]:
+        """Return the containers of the engine that keep what belonged to requests that have ended,
+        and were not returned before."""
+        error = self._server.held_requests()
+        return error.containers if error is not None else ()
+
     def growth(self, send: Callable[[int], object], requests: int) -> Mapping[str, Growth]:
         """Send this many requests by a function that gets their numbers, and return the growth of
         each process's memory."""
@@ -225,7 +231,7 @@ class ApiLane:
 
     def ask(self, questions: Sequence[ApiRequest]) -> list[ApiReply]:
         """Ask the questions, all to one kind of server. If the engine answers no request afterwards,
-        ask them again on a new server, with a request after each one.
+        or keeps requests that have ended, ask them again on a new server, and look after each one.
 
         An engine whose death is seen at once, in the answer or at /health, needs no second round:
         the question before left it alive.
@@ -233,7 +239,7 @@ class ApiLane:
         alone = len(questions) == 1
         replies = [self._one(question, look=alone) for question in questions]
         kept = self._servers[questions[0].server]
-        if not alone and kept.running and self._state(questions[0].server):
+        if not alone and kept.running and (self._state(questions[0].server) or kept.running.held()):
             kept.drop()
             return [self._one(question, look=True) for question in questions]
         return replies
@@ -264,6 +270,8 @@ class ApiLane:
             reply = replace(reply, engine=state, log=server.log.text())
         elif reply.is_stream and '"error"' in reply.text:
             reply = replace(reply, log=server.log.text())
+        if look and not reply.engine:
+            reply = replace(reply, held=server.held())
         if reply.engine or reply.failure:
             kept.drop()
         elif any(word in question.route for word in STATEFUL):

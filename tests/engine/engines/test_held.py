@@ -1,5 +1,5 @@
-"""Requests that a real engine keeps after they have ended: none of a stock release, and two planted
-leaks are found, in the core and in the front process."""
+"""Requests that a real engine keeps after they have ended: none of a stock release, and three
+planted leaks are found: in the core, in the front process, and between them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ PROBE = """
         states = engine.output_processor.request_states
         keep = type("Keep", (dict,), {"pop": dict.get})
         engine.output_processor.request_states = keep(states)
+
+    def tell_nobody(engine):
+        async def forget(request_ids):
+            pass
+
+        engine.engine_core.abort_requests_async = forget
 """
 TESTS = """
     import pytest
@@ -46,6 +52,11 @@ TESTS = """
     def test_front(vllm_engine):
         vllm_engine.call("keep_states")
         vllm_engine.generate(["Hello"], SAMPLING)
+
+    @engine(env={"GIVEN_UP": "1"})
+    def test_given_up(vllm_engine):
+        vllm_engine.call("tell_nobody")
+        vllm_engine.generate(["Hello"], SAMPLING, abort_after=[2])
 """
 
 
@@ -54,12 +65,14 @@ def test_planted_leaks_are_found(pytester: pytest.Pytester, user_caches: None) -
     pytester.makepyfile(**{"plugins/leaking": SCHEDULER, "probe": PROBE, "test_leak": TESTS})
     options = ("--vllm-env", ENVIRONMENT, "--vllm-leftovers", "requests")
     result = pytester.runpytest_subprocess(*options, "test_leak.py")
-    result.assert_outcomes(passed=3, errors=2)
+    result.assert_outcomes(passed=4, errors=3)
     result.stdout.fnmatch_lines(
         [
             "*ERROR at teardown of test_core*",
             "*HeldRequests: *free blocks: 1 fewer than at the start; *scheduler.requests: 1 (*)",
             "*ERROR at teardown of test_front*",
             "*HeldRequests: *output_processor.request_states: 1 (*)",
+            "*ERROR at teardown of test_given_up*",
+            "*HeldRequests: *requests given up without an abort in the core: 1 (*)",
         ]
     )

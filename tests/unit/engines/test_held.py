@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines.held import Held, HeldReader, settled
+from pytest_vllm_regress.engines.held import NOT_TOLD, Held, HeldReader, settled
 from pytest_vllm_regress.errors import HeldRequests, Violation
 
 
 def _front(*live: str, **held: list[str]) -> dict[str, Any]:
-    return {"live": [*live], "held": held, "missing": []}
+    return {"live": [*live], "held": held, "given_up": [], "numbers": {}, "missing": []}
 
 
 def _core(numbers: dict[str, list[float]] | None = None, **held: list[str]) -> dict[str, Any]:
-    return {"held": held, "numbers": numbers or {}, "missing": ["free encoder cache"]}
+    numbers = numbers or {}
+    return {"held": held, "aborted": [], "numbers": numbers, "missing": ["free encoder cache"]}
 
 
 def test_a_request_that_the_front_does_not_know_has_ended() -> None:
@@ -40,6 +41,19 @@ def test_a_request_that_only_the_front_knows_has_ended() -> None:
     front = _front("a", request_states=["a"])
     assert Held.of([front, _core()]).violations == {Violation("request_states", "a")}
     assert not Held.of([front, _core(requests=["a"])]).violations
+
+
+def test_numbers_of_the_front_count_too() -> None:
+    front = _front() | {"numbers": {"answers": [2, 0]}}
+    violation = Violation("answers", lacking=-2)
+    assert Held.of([front, _core()]).violations == {violation}
+    assert str(HeldRequests([violation])).endswith("answers: 2 more than at the start")
+
+
+def test_the_core_must_be_told_of_a_request_that_is_given_up() -> None:
+    front = _front() | {"given_up": ["a", "b"]}
+    core = _core() | {"aborted": ["a"]}
+    assert Held.of([front, core]).violations == {Violation(NOT_TOLD, "b")}
 
 
 def test_nothing_is_known_of_an_engine_with_one_readable_process() -> None:

@@ -64,6 +64,7 @@ class StandIn:
     def __init__(self, fault: Fault | None = None) -> None:
         self.dead = self.stuck = self.killed = False
         self.logged, self.memory = "", 100_000_000
+        self.held: tuple[str, ...] = ()
         self.requests: list[str] = []
         self._fault = fault
 
@@ -147,6 +148,10 @@ class StandInServer(AskedServer):
     def health(self) -> str:
         return "stuck" if self._stand_in.stuck else "idle"
 
+    def held(self) -> tuple[str, ...]:
+        held, self._stand_in.held = self._stand_in.held, ()
+        return held
+
     def ended(self) -> str:
         return "killed for its memory" if self._stand_in.killed else ""
 
@@ -193,6 +198,12 @@ def growth_of(server: StandIn, send: Callable[[int], object], requests: int) -> 
 
 def keeps_every_request(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
     server.memory += 1000
+    return None
+
+
+def keeps_a_stream(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
+    if body.get("stream") is True and body.get("n") == 2:
+        server.held = ("scheduler.requests",)
     return None
 
 

@@ -115,6 +115,11 @@ def test_nothing_is_reported_about_a_server_that_is_right(tmp_path: Path) -> Non
             {"model": "m", "prompt": {}},
         ),
         (
+            stand_in.keeps_a_stream,
+            ApiOutcome.REQUESTS_KEPT,
+            {"model": "m", "stream": True, "n": 2},
+        ),
+        (
             stand_in.forgets_the_end,
             ApiOutcome.NO_END_MARKER,
             {"model": "m", "stream": True, "n": 2},

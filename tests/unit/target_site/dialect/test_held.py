@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import defaultdict, deque
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +58,7 @@ def _core(scheduler: Any) -> Any:
     scheduler.structured_output_manager = manager
     core = SimpleNamespace(scheduler=scheduler, structured_output_manager=manager)
     core.add_request = lambda request: scheduler.requests.update({request.request_id: request})
+    core.abort_requests = lambda ids: [scheduler.requests.pop(one, None) for one in ids]
     return core
 
 
@@ -74,7 +76,7 @@ def _leaking(core: Any) -> dict[str, Any]:
 
 @RELEASES
 def test_a_core_at_rest_holds_nothing(make: Any) -> None:
-    assert _leaking(make()) == {"held": {}, "numbers": {}, "missing": []}
+    assert _leaking(make()) == {"held": {}, "aborted": [], "numbers": {}, "missing": []}
 
 
 @RELEASES
@@ -158,3 +160,75 @@ def test_the_front_tells_which_requests_it_knows(external: bool) -> None:
     assert answer["live"] == ["one"] == answer["held"]["output_processor.request_states"]
     assert answer["missing"] == ([] if external else ["external_req_ids"])
     assert ("output_processor.external_req_ids" in answer["held"]) is external
+
+
+def _front_parts() -> tuple[Any, Any, Front]:
+    """Return an output processor and a client of the core, and what reads them."""
+    processor = _made("engine.output_processor", request_states={}, parent_requests={})
+    processor.process_outputs = lambda outputs: None
+    client = _made("engine.core_client", utility_results={})
+    client.add_request = lambda request: processor.request_states.update(
+        {request.request_id: request}
+    )
+    return processor, client, Front(SimpleNamespace(output_processor=processor, engine_core=client))
+
+
+@pytest.mark.parametrize(("reason", "given_up"), [(None, ["one"]), ("length", [])])
+def test_a_request_that_the_core_has_not_ended_is_given_up(
+    reason: str | None, given_up: list[str]
+) -> None:
+    processor, client, reader = _front_parts()
+    client.add_request(REQUEST)
+    assert reader.read()["given_up"] == []
+    processor.process_outputs([SimpleNamespace(request_id="one", finish_reason=reason)])
+    del processor.request_states["one"]
+    assert reader.read()["given_up"] == given_up
+    processor.process_outputs([SimpleNamespace(request_id="one", finish_reason="length")])
+    assert reader.read()["given_up"] == given_up, "the core came to the end by itself"
+
+
+@RELEASES
+def test_the_core_says_which_requests_it_was_told_to_abort(make: Any) -> None:
+    core = make()
+    reader = Core(core)
+    core.add_request(REQUEST)
+    core.abort_requests(["one"])
+    assert reader.read()["aborted"] == ["one"]
+    core.add_request(REQUEST)
+    assert reader.read()["aborted"] == []
+
+
+def test_requests_are_found_below_the_objects_of_the_front() -> None:
+    processor, client, reader = _front_parts()
+    processor.lora_states = _made("metrics.stats", requests={})
+    processor.lora_states.requests["adapter"] = _made("metrics.stats", running={"one"})
+    client.in_flight = {"one": object()}
+    client.add_request(REQUEST)
+    processor.request_states.clear()
+    assert reader.read()["held"] == {
+        "output_processor.lora_states.requests.running": ["one"],
+        "client.in_flight": ["one"],
+    }
+
+
+def test_answers_of_calls_that_are_kept_are_a_number() -> None:
+    _, client, reader = _front_parts()
+    client.utility_results[1] = pending = Future[None]()
+    assert reader.read()["numbers"] == {}
+    pending.set_result(None)
+    assert reader.read()["numbers"] == {"client.utility_results": [1, 0]}
+
+
+def test_counts_of_requests_and_statistics_that_are_not_reported_are_numbers() -> None:
+    core = _core_0330()
+    core.scheduler.num_waiting_for_input = 0
+    kv = core.scheduler.kv_cache_manager
+    kv.statistics = type("CacheStats", (), {"__module__": "vllm.v1.metrics.stats"})()
+    vars(kv.statistics).update(reset=False, requests=0, queries=0)
+    reader = Core(core)
+    core.scheduler.num_waiting_for_input = 1
+    vars(kv.statistics).update(reset=True, requests=2, queries=30)
+    assert reader.read()["numbers"] == {
+        "scheduler.num_waiting_for_input": [1, 0],
+        "kv_cache_manager.statistics": [32, 0],
+    }

@@ -1,0 +1,479 @@
+"""Measure how many small faults planted in a release of vLLM the cases and the invariants find.
+
+    python benchmarks/planted.py --source CLONE [FAULT ...] [--again] [--limit SECONDS]
+    python benchmarks/planted.py --confirm
+    python benchmarks/planted.py --table
+
+planted.toml has the faults. Each is planted alone in a copy of the environment, and the cases that
+`vllm-regress try` would run first are run there, as `try` runs them, until a test has an unexpected
+verdict or an engine keeps what it should not. Cases of which it is recorded that they execute none
+of the changed functions are not run: they cannot notice it. The verdicts without the fault are those
+of the table. Each result is added to docs/records/planted.jsonl at once, and faults that have one
+are skipped, so that the same command goes on where an earlier one ended. `--confirm` runs the cases
+that found a fault once more, without any.
+
+This module is also the plugin of pytest that stops at the first finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.answers.audit.verdict_table import read_table
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.results import (
+    RunResult,
+    TestResult,
+    append_results,
+    read_appended_results,
+)
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.engines.settings import KEPT_REQUESTS
+from pytest_vllm_regress.engines.target import built_target
+from pytest_vllm_regress.environments import uv
+from pytest_vllm_regress.environments.git import Repository
+from pytest_vllm_regress.environments.install import BYTECODE, link_packages
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.history.case_coverage import CaseCoverage
+from pytest_vllm_regress.history.changed_functions import ChangedFunctions, changed_functions
+from pytest_vllm_regress.history.patch import nearness
+from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
+from pytest_vllm_regress.runner.batch import Batch, RunOptions
+from pytest_vllm_regress.runner.plan import recorded_seconds
+from pytest_vllm_regress.runner.pytest_run import (
+    INTERRUPT_GRACE_S,
+    ReportReader,
+    end_command,
+    run_batch,
+    start_command,
+)
+from pytest_vllm_regress.util import codec
+from pytest_vllm_regress.util.exclusive import Exclusive
+from pytest_vllm_regress.util.paths import writable_root
+from pytest_vllm_regress.util.rundir import scratch
+from pytest_vllm_regress.util.store import Store
+
+ROOT = Path(__file__).resolve().parent.parent
+FAULTS = ROOT / "benchmarks" / "planted.toml"
+RECORD = ROOT / "docs" / "records" / "planted.jsonl"
+ENVIRONMENT = "vllm-0.33.0"
+LIMIT_S = 150.0
+"""Seconds for the cases of one fault, on an idle machine."""
+_REPORT = "PLANTED_REPORT"
+"""Variable: where the plugin writes the result of each test when it ends."""
+_MAX_REASON = 300
+_FOUND = (Verdict.REPRODUCED, Verdict.INCONCLUSIVE)
+"""Verdicts of a test whose case is FIXED without the fault: it then breaks the case."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change of one file: ``find``, which is there once, becomes ``replace``.
+
+    ``path`` is relative to site-packages. ``needs``: what a test must do to see it.
+    """
+
+    id: str
+    area: str
+    path: str
+    find: str
+    replace: str
+    what: str
+    kind: str
+    needs: str
+
+    def planted_in(self, content: str) -> str:
+        """Return the file with the fault. Raises ``UsageError`` if it does not fit."""
+        if (count := content.count(self.find)) != 1:
+            raise UsageError(f"{self.id}: its text is {count} times in {self.path}: expected 1")
+        return content.replace(self.find, self.replace)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the cases said about one fault.
+
+    ``found_by``: ``case``, ``invariant`` or ``none``. ``containers``: those with which an invariant
+    was broken. ``seconds``: until the first answer, else until the end. ``ran``: the cases of which
+    a test was run, of ``executing``, those that execute a changed function. ``out_of_time``: the
+    limit ended the run. ``load``: of the machine before. ``invariants``: which state of them.
+    ``without``: verdict of the same case without the fault, if it was run again.
+    """
+
+    found_by: str
+    seconds: float
+    ran: tuple[str, ...]
+    executing: int
+    case: str = ""
+    test: str = ""
+    reason: str = ""
+    containers: tuple[str, ...] = ()
+    out_of_time: bool = False
+    load: float = 0.0
+    invariants: str = ""
+    without: str = ""
+
+    @property
+    def missed(self) -> bool:
+        """Whether cases that execute a changed function were run, and did not find the fault."""
+        return self.found_by == "none" and self.executing > 0
+
+
+def read_faults(path: Path = FAULTS) -> dict[str, Fault]:
+    """Return the faults by id: one of each area in turn, so that the first ones are a fair sample."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["fault"]
+    faults = [codec.decode(Fault, entry, str(path)) for entry in entries]
+    by_area: dict[str, list[Fault]] = {}
+    for fault in faults:
+        by_area.setdefault(fault.area, []).append(fault)
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*by_area.values()))
+    return {fault.id: fault for fault in in_turn if fault is not None}
+
+
+class Copy:
+    """A copy of an environment, made of hard links, in which one file at a time is another.
+
+    ``base``: the interpreter of the environment, which stays as it is.
+    """
+
+    def __init__(self, base: Path, place: Path) -> None:
+        self.python = place / "bin" / "python"
+        self._base, self._place = base.parent.parent, place
+        self._lock = Exclusive(place, "the copy of an environment")
+        (site,) = self._base.glob("lib/python3.*/site-packages")
+        self._base_site, self._site = site, place / site.relative_to(self._base)
+
+    def make(self) -> None:
+        """Make the copy, with the bytecode, unless it is there. Raises ``UsageError`` if another run
+        has it, which would plant its faults in the same files."""
+        self._lock.acquire()
+        if (self._place / "vllm-regress.json").exists():
+            return
+        shutil.rmtree(self._place, ignore_errors=True)
+        uv.run(
+            ["venv", "--quiet", "--python", str(self._base / "bin" / "python"), self._place],
+            doing="making a copy",
+        )
+        link_packages(self._base, self._place)
+        bytecode = self._place / BYTECODE / self._place.relative_to("/")
+        shutil.copytree(
+            self._base / BYTECODE / self._base.relative_to("/"), bytecode, copy_function=os.link
+        )
+        (self._place / "vllm-regress.json").write_text("{}\n")
+
+    def content(self, path: str) -> str:
+        """Return a file of the environment as it is without a fault."""
+        return (self._base_site / path).read_text(encoding="utf-8")
+
+    def restore(self, paths: Iterable[str]) -> None:
+        """Take back what a run that was killed has planted."""
+        for path in paths:
+            if not (self._site / path).exists() or not (self._site / path).samefile(
+                self._base_site / path
+            ):
+                self._replace(path, None)
+
+    @contextlib.contextmanager
+    def planted(self, fault: Fault) -> Iterator[None]:
+        """Meanwhile the copy has the fault."""
+        content = fault.planted_in(self.content(fault.path))
+        try:
+            self._replace(fault.path, content)
+            yield
+        finally:
+            self._replace(fault.path, None)
+
+    def _replace(self, path: str, content: str | None) -> None:
+        """Give a file another content, and with None that of the environment. The link is removed
+        first, so that the environment's own file is not written."""
+        (self._site / path).unlink(missing_ok=True)
+        if content is None:
+            os.link(self._base_site / path, self._site / path)
+        else:
+            (self._site / path).write_text(content, encoding="utf-8")
+
+
+class Candidates:
+    """The cases that are FIXED in the environment, in the order in which ``try`` runs them."""
+
+    def __init__(self, cases: Sequence[Case], clone: Repository) -> None:
+        table = read_table(cases)
+        fixed = {
+            case.id
+            for case in cases
+            for entry in table.of_case(case.id)
+            if (entry.environment, entry.device) == (ENVIRONMENT, "sim") and entry.shown is False
+        }
+        shortest_first = sorted(cases, key=lambda case: recorded_seconds(case, ENVIRONMENT))
+        self._cases = [case for case in shortest_first if case.id in fixed]
+        self._coverage, self._clone = CaseCoverage.load(), clone
+
+    def for_functions(self, path: str, functions: ChangedFunctions) -> tuple[Case, ...]:
+        """Return those that execute one of the functions, or may do so, the closest first."""
+        names = set(functions.names)
+        executing = [
+            case
+            for case in self._cases
+            if functions.outside
+            or case.id not in self._coverage.by_case
+            or names & self._coverage.executed_by(case.id)
+        ]
+        near = nearness(executing, frozenset([path]), functions, self._clone)
+        return tuple(sorted(executing, key=lambda case: near[case.id], reverse=True))
+
+
+def functions_of(fault: Fault, content: str) -> ChangedFunctions:
+    """Return the functions that the fault changes in the file."""
+    before, after = content.encode(), fault.planted_in(content).encode()
+    return changed_functions([fault.path], {fault.path: before}, {fault.path: after})
+
+
+def run_cases(
+    python: Path, cases: Sequence[Case], limit_s: float
+) -> tuple[tuple[TestResult, ...], float, bool]:
+    """Run the cases in one pytest until the first finding. Return the results of the tests that have
+    ended, when it began, and whether the limit ended it."""
+    expired = False
+
+    def start(command: Sequence[str], environment: Any) -> int:
+        nonlocal expired
+        with (folder / "pytest.log").open("wb") as log:
+            process = start_command(command, {**environment, _REPORT: str(report)}, output=log)
+            try:
+                return process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                expired = True
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(INTERRUPT_GRACE_S)
+                return 2
+            finally:
+                end_command(process)
+
+    with scratch() as folder:
+        report, begun = folder / "tests.jsonl", time.time()
+        arguments = (f"--vllm-leftovers={KEPT_REQUESTS}", "-p", "benchmarks.planted")
+        options = RunOptions(device="sim", pytest_args=arguments)
+        batch = Batch(str(python), tuple(cases), {})
+        run = run_batch(
+            batch, options, start, ReportReader(folder / "cases.jsonl"), folder / "pytest.log"
+        )
+        results = read_appended_results(report, 0)[0].results
+        if not results and not expired:
+            results = run.results[:1]  # pytest itself could not run: says why
+        return results, begun, expired
+
+
+def is_finding(result: TestResult) -> bool:
+    """Return whether a test of a case that is FIXED without the fault has found it."""
+    return result.verdict in _FOUND or bool(result.held)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Write the result of each test when it ends, and stop at a finding."""
+    result = getattr(report, ATTRIBUTE, None)
+    if result is None or _REPORT not in os.environ:
+        return
+    append_results(Path(os.environ[_REPORT]), RunResult((result,)))
+    if is_finding(result):
+        _stopped.append(result.test)
+
+
+_stopped: list[str] = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Let pytest end as it does with -x."""
+    if _stopped and _session is not None:
+        _session.shouldstop = f"{_stopped[0]} has found it"
+
+
+_session: pytest.Session | None = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    global _session
+    _session = session
+
+
+def outcome_of(
+    results: Sequence[TestResult], begun: float, executing: int, out_of_time: bool
+) -> Outcome:
+    """Return what these results, of tests in the order in which they ended, say about a fault."""
+    ran = tuple(dict.fromkeys(result.case_id for result in results))
+    found = next(filter(is_finding, results), None)
+    if found is None:
+        seconds = max((result.ended_at for result in results), default=begun) - begun
+        return Outcome("none", round(seconds, 1), ran, executing, out_of_time=out_of_time)
+    return Outcome(
+        "invariant" if found.held else "case",
+        round(found.ended_at - begun, 1),
+        ran,
+        executing,
+        found.case_id,
+        found.test.rpartition("/")[2],
+        " ".join(found.reason.split())[:_MAX_REASON],
+        found.held,
+    )
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where faults are planted: the copy, the cases for each, the seconds, and the name of the state
+    of the invariants."""
+
+    copy: Copy
+    candidates: Candidates
+    limit_s: float
+    invariants: str
+
+    def outcome(self, fault: Fault) -> Outcome | None:
+        """Plant a fault and run the cases; None if no test has ended in time."""
+        functions = functions_of(fault, self.copy.content(fault.path))
+        cases = self.candidates.for_functions(fault.path, functions)
+        load, outcome = os.getloadavg()[0], Outcome("none", 0.0, (), 0)
+        if cases:
+            with self.copy.planted(fault):
+                results, begun, expired = run_cases(self.copy.python, cases, self.limit_s)
+            if not results:
+                return None
+            outcome = outcome_of(results, begun, len(cases), expired)
+        return replace(outcome, load=round(load, 1), invariants=self.invariants)
+
+
+def measure(
+    faults: Iterable[Fault],
+    store: Store[Outcome],
+    ask: Callable[[Fault], Outcome | None],
+    again: bool = False,
+) -> None:
+    """Add what ``ask`` says about each fault that has no result yet. ``again``: about the others,
+    too."""
+    for fault in faults:
+        if fault.id not in store or again:
+            outcome = ask(fault)
+            if outcome is not None:
+                store.add(fault.id, outcome)
+            print(f"{fault.id}: {describe(outcome) if outcome else 'no test in time'}", flush=True)
+
+
+def chosen(faults: dict[str, Fault], ids: Sequence[str]) -> list[Fault]:
+    """Return the named faults, or all. Raises ``UsageError`` for an unknown one."""
+    if unknown := set(ids) - set(faults):
+        raise UsageError(f"no such fault: {', '.join(sorted(unknown))}; {FAULTS} has them")
+    return [fault for fault in faults.values() if not ids or fault.id in ids]
+
+
+def copy_of(environment: str) -> Copy:
+    """Return the copy of an environment, which must be built."""
+    target = built_target(environment, "sim")
+    if target is None:
+        raise UsageError(f"build it first: vllm-regress env build {environment}")
+    place = writable_root() / "planted" / target.python.parents[1].name
+    copy = Copy(target.python, place)
+    copy.make()
+    copy.restore({fault.path for fault in read_faults().values()})
+    return copy
+
+
+def confirm(store: Store[Outcome]) -> None:
+    """Run the cases that found a fault once more, without any."""
+    open_cases = {o.case for o in store.entries.values() if o.case and not o.without}
+    cases = [case for case in load_all_cases(ROOT / "cases") if case.id in open_cases]
+    copy = copy_of(ENVIRONMENT)
+    for case in cases:
+        results, *_ = run_cases(copy.python, [case], 4 * LIMIT_S)
+        found = next(filter(is_finding, results), None)
+        verdict = found.verdict.value if found else Verdict.FIXED.value if results else ""
+        print(f"{case.id} without a fault: {verdict or 'no result'}", flush=True)
+        changed = {
+            fault_id: replace(outcome, without=verdict)
+            for fault_id, outcome in store.entries.items()
+            if outcome.case == case.id
+        }
+        store.add_all(changed)
+
+
+def describe(outcome: Outcome) -> str:
+    """Return an outcome as one line."""
+    if outcome.found_by == "none":
+        end = ", out of time" if outcome.out_of_time else ""
+        return f"not found by {len(outcome.ran)} of {outcome.executing} cases that execute it, {outcome.seconds:.0f} s{end}"
+    what = ", ".join(outcome.containers) or outcome.reason
+    return f"found by {outcome.found_by} after {outcome.seconds:.0f} s: {outcome.case}: {what}"
+
+
+_COLUMNS: Mapping[str, Callable[[Outcome], bool]] = {
+    "tried": lambda outcome: True,
+    "found by a case": lambda outcome: outcome.found_by == "case",
+    "by an invariant": lambda outcome: outcome.found_by == "invariant",
+    "by none of the cases": lambda outcome: outcome.missed and not outcome.out_of_time,
+    "not in time": lambda outcome: outcome.missed and outcome.out_of_time,
+    "no case executes it": lambda outcome: not outcome.executing,
+}
+
+
+def table(entries: Mapping[str, Outcome], faults: Mapping[str, Fault]) -> Iterator[str]:
+    """Yield the figures as Markdown: a row for each area and the sum."""
+    yield f"| area | faults | {' | '.join(_COLUMNS)} |"
+    yield "| --- " * (len(_COLUMNS) + 2) + "|"
+    areas = dict.fromkeys(fault.area for fault in faults.values())
+    for area in (*areas, ""):
+        ids = [fault.id for fault in faults.values() if area in ("", fault.area)]
+        tried = [entries[fault_id] for fault_id in ids if fault_id in entries]
+        counts = [sum(map(counts, tried)) for counts in _COLUMNS.values()]
+        yield f"| {' | '.join(map(str, (area or 'all', len(ids), *counts)))} |"
+    times = [outcome.seconds for outcome in entries.values() if outcome.found_by != "none"]
+    if times:
+        yield ""
+        yield f"First answer: median {median(times):.0f} s, {min(times):.0f} to {max(times):.0f} s."
+
+
+def main() -> int:
+    """Measure, confirm, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="ids (default: all)")
+    parser.add_argument("--source", type=Path, help="a clone of vLLM's sources, for the order")
+    parser.add_argument("--again", action="store_true", help="also faults that have a result")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each fault")
+    parser.add_argument("--invariants", default="", help="name of their state, for the record")
+    parser.add_argument("--confirm", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--record", type=Path, default=RECORD)
+    options = parser.parse_args()
+    store = Store(options.record, Outcome, what="faults planted in a release", key=ENVIRONMENT)
+    if not options.table:
+        store.lock()
+    if options.confirm:
+        confirm(store)
+    elif not options.table:
+        if options.source is None:
+            parser.error("--source CLONE is needed for the order of the cases")
+        candidates = Candidates(load_all_cases(ROOT / "cases"), Repository.at(options.source))
+        bench = Bench(copy_of(ENVIRONMENT), candidates, options.limit, options.invariants)
+        faults = chosen(read_faults(), options.faults)
+        measure(faults, store, bench.outcome, options.again)
+    print(*table(store.entries, read_faults()), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
