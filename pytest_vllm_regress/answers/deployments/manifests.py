@@ -298,18 +298,20 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
             if server not in uncertain
         ]
         found = _merged(found) if is_chart else found
+    has_template = _has_template(document)
+    of_chart = has_template and bool(found) and _has_chart_image(document)
     for server in found:
         label = "" if server.label == _ONLY_IMAGE else server.label
         if _is_language_model(document) and not server.words and not server.settings:
             model = _model_of_document(document)
             server = replace(server, settings={"model": model} if model else {}, complete=False)
         # The command of a bare image may be in a template.
-        is_open = not server.words and not server.settings and _has_template(document)
+        is_open = not server.words and not server.settings and has_template
         yield replace(
             server,
             label=label,
             complete=server.complete and not is_open,
-            of_chart=_has_template(document) and _has_chart_image(document),
+            of_chart=of_chart,
         )
     if not found and named and _leaves_command_open(document):
         image = named[0]
