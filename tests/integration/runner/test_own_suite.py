@@ -149,7 +149,7 @@ def interpreter(tmp_path: Path) -> str:
 
 
 def test_the_command_shows_documented_failures(tmp_path: Path, interpreter: str) -> None:
-    (tmp_path / "test_own.py").write_text("def test(): raise OSError('POST /v1/messages')\n")
+    (tmp_path / "test_own.py").write_text("def test(): raise OSError('POST /tokenize')\n")
     done = cli(
         tmp_path, "--env", interpreter, "--out", "o.json", "--", "pytest", "-p", "no:cacheprovider"
     )
@@ -157,7 +157,7 @@ def test_the_command_shows_documented_failures(tmp_path: Path, interpreter: str)
     assert "failed: perhaps " in done.stdout
     (result,) = json.loads((tmp_path / "o.json").read_text())["runs"]
     documented: dict[str, Any] = result["tests"]["test_own.py::test"]["documented"]
-    assert "vllm-29971" in documented["perhaps"]
+    assert "vllm-30264" in documented["perhaps"]
 
 
 def test_the_last_run_is_what_a_new_one_is_compared_with(
