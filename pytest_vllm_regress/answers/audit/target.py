@@ -56,9 +56,11 @@ def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
 
     ``allowed``: the valid targets, for the message about a missing file.
 
-    ``vllm==0.8.4`` is always the requirement: a project could have a file of that name, and answer
-    for it. ``./vllm==0.8.4`` is the file.
+    ``vllm==0.8.4``, or ``0.8.4`` for short, is always the requirement: a project could have a file
+    of that name, and answer for it. ``./vllm==0.8.4`` is the file.
     """
+    if version_of(target):
+        target = f"vllm=={target}"
     if target == STDIN:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
     path = existing_path(target)

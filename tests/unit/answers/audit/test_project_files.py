@@ -116,3 +116,12 @@ def test_a_range_with_failures_is_never_clean(
     assert cli.main(["audit", str(tmp_path / "requirements.txt")]) == 1
     output = capsys.readouterr().out
     assert "the newest that" in output and "the oldest that" in output
+
+
+def test_a_bare_version_is_a_release_whatever_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0.8.4").write_text("vllm==0.33.0\n")
+    monkeypatch.chdir(tmp_path)
+    assert read_target("0.8.4").versions == read_target("vllm==0.8.4").versions
+    assert read_target("./0.8.4").versions["vllm"] == ("0.33.0",)
