@@ -128,6 +128,15 @@ class VersionTests:
                 return kept.outcome
             case _ if _is_v1(test, names):
                 return self.all, self._v0
+            case ast.Compare(
+                left, [ast.In() | ast.NotIn() as kind], [ast.Tuple(parts) | ast.List(parts)]
+            ) if is_version(left, names) and (bounds := _constant_versions(parts)):
+                true, false = self._where(lambda version: version in bounds)
+                return (true, false) if isinstance(kind, ast.In) else (false, true)
+            case ast.Call(ast.Attribute(owner, "startswith"), [prefix]) if is_version(owner, names):
+                parts = prefix.elts if isinstance(prefix, ast.Tuple) else [prefix]
+                if prefixes := tuple(filter(None, map(text_of, parts))):
+                    return self._where(lambda version: str(version).startswith(prefixes))
             case ast.Compare(left, [ast.In() | ast.NotIn() as kind, *_], [container, *_]):
                 # "x" in inspect.signature(f).parameters
                 name, paths = text_of(left), self._signature(container, names)
@@ -188,7 +197,10 @@ class VersionTests:
         return self._any
 
     def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Branches:
-        true = frozenset(n for n, version in enumerate(self._versions) if compare(version, bound))
+        return self._where(lambda version: compare(version, bound))
+
+    def _where(self, holds: Callable[[Version], bool]) -> Branches:
+        true = frozenset(n for n, version in enumerate(self._versions) if holds(version))
         return true, self.all - true
 
 
@@ -314,6 +326,12 @@ def _constant_version(node: ast.expr | None) -> Version | None:
             whole = all(isinstance(getattr(e, "value", None), int) for e in elements)
             return _version(".".join(map(ast.unparse, elements))) if whole else None
     return _version(text_of(node))
+
+
+def _constant_versions(nodes: Sequence[ast.expr]) -> tuple[Version, ...]:
+    """Return the versions; none if one of the nodes is no constant version."""
+    bounds = [_constant_version(node) for node in nodes]
+    return () if None in bounds else tuple(filter(None, bounds))
 
 
 def _version(text: str) -> Version | None:

@@ -6,6 +6,7 @@ The source is parsed, never run.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,6 +91,21 @@ def kinds_caught(handler: ast.ExceptHandler) -> frozenset[str]:
     if handler.type is None:
         return ALL_CAUGHT
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return _caught(types)
+
+
+def kinds_suppressed(node: ast.With | ast.AsyncWith) -> frozenset[str]:
+    """Return the kinds of failures that ``with suppress(ImportError)`` handles."""
+    calls = (item.context_expr for item in node.items)
+    types = (
+        call.args
+        for call in calls
+        if isinstance(call, ast.Call) and last_name(call.func) == "suppress"
+    )
+    return _caught(itertools.chain(*types))
+
+
+def _caught(types: Iterable[ast.expr]) -> frozenset[str]:
     return frozenset[str]().union(*(_CAUGHT.get(last_name(kind), ()) for kind in types))
 
 
@@ -130,11 +146,15 @@ def leaves_names_undefined(
 ) -> bool:
     """Return whether the file needs one of the names elsewhere whose import may fail. ``names``: of
     the file, see ``names_of``."""
-    imports = [entry for entry in node.body if isinstance(entry, (ast.Import, ast.ImportFrom))]
-    imported = {_bound(alias) for statement in imports for alias in statement.names}
     bound, loaded = names
-    inside = sum((names_of(statement)[1] for statement in node.body), Counter())
-    return any(bound[name] == 1 and loaded[name] > inside[name] for name in imported)
+    inside = sum((names_of(part)[1] for part in (*node.body, *node.orelse)), Counter())
+    return any(bound[name] == 1 and loaded[name] > inside[name] for name in _imported(node.body))
+
+
+def _imported(body: Sequence[ast.stmt]) -> frozenset[str]:
+    """Return the names that the imports of a block bind."""
+    imports = (entry for entry in body if isinstance(entry, (ast.Import, ast.ImportFrom)))
+    return frozenset(_bound(alias) for statement in imports for alias in statement.names)
 
 
 def _bound(alias: ast.alias) -> str:
@@ -328,7 +348,9 @@ class PythonReader:
                 blocks = [case.body for case in cases]
             case ast.Raise() if scope.always and scope.tested:
                 self._use(Use("version", ("vllm",), self._place(node, scope)), "module", scope)
-        inner = scope if isinstance(node, (ast.With, ast.AsyncWith)) else _maybe(scope)
+        inner = _maybe(scope)
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            inner = replace(scope, caught=scope.caught | kinds_suppressed(node))
         for block in blocks:
             self._block(block, inner)
 
@@ -383,7 +405,10 @@ class PythonReader:
             self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
             scope.names.update(merged(scope.names, inner.names))
-        self._block([*node.orelse, *node.finalbody], scope)
+        # "else" runs only where the imports above it have worked.
+        imported = scope.probed | _imported(node.body) if caught else scope.probed
+        self._block(node.orelse, replace(scope, probed=imported))
+        self._block(node.finalbody, scope)
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope) -> None:
         self.imports += imports_of(node, self._file, scope.live)
@@ -537,6 +562,8 @@ class PythonReader:
             match node:
                 case ast.Name(name) if name in self.functions:
                     self.functions[name].mention(node.lineno, where.live)
+                case ast.Attribute(ctx=ast.Store()):
+                    pass  # an assignment makes the attribute; what it belongs to is read below
                 case ast.Attribute() if id(node) not in inner:
                     self._attribute(node, where)
                     inner |= {id(part) for part in chain(node)}

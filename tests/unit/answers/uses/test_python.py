@@ -135,6 +135,13 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         f"def v(name):\n    return version(name)\nV = v('vllm')\nif V == '1.0':\n    {OLD}",
         f"def v(name):\n    try:\n        return version(name)\n    except ValueError:\n        return None\nNAME = 'vllm'\n"
         f"V = v(NAME)\nif parse(V) < parse('2'):\n    {OLD}",
+        f"try:\n    {OLD}\nexcept ImportError:\n    pass\nelse:\n    get_port()",
+        "import vllm\ne = vllm.LLM('m').engine\ne.executor = 1",
+        f"from contextlib import suppress\nwith suppress(Exception):\n    {OLD}",
+        f"import vllm\nV = vllm.__version__\nif V == '1.0' or V.startswith('1.'):\n    {OLD}",
+        f"import vllm\nif vllm.__version__.startswith(('0.', '1.0')):\n    {OLD}",
+        f"import vllm\nif vllm.__version__ in ('0.9', '1.0'):\n    {OLD}",
+        f"import vllm\nif vllm.__version__ not in ['1.0']:\n    pass\nelse:\n    {OLD}",
         f"import vllm\ndef is_old():\n    return Version(vllm.__version__) < Version('2.0')\nif is_old():\n    {OLD}",
         f"import vllm\ndef never():\n    {OLD}\nif vllm.__version__ == '0.1':\n    never()",
         "from vllm import LLM\nd = {'old_option': 1}\nd.pop('old_option')\nLLM('m', **d)",
