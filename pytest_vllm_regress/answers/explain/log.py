@@ -187,7 +187,7 @@ class _Beginning:
 
     def read(self, size: int = -1) -> bytes:
         """Return about ``size`` bytes; nothing at the end."""
-        block = self._stream.read(size)
+        block = self._stream.read(size) or b""  # None: a log of the kernel has no more just now
         self._kept += block[: MAX_BEGINNING - len(self._kept)]
         return block
 

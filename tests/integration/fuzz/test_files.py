@@ -210,7 +210,7 @@ def test_fuzz_writes_findings_that_replay_and_become_cases(
     assert (
         main(["--cases", "cases", "new", "--finding", str(findings[0]), "--title", "as found"]) == 0
     )
-    (case,) = (tmp_path / "cases").iterdir()
+    (case,) = (path for path in (tmp_path / "cases").iterdir() if path.is_dir())
     assert load(case / "finding.json").problem == load(findings[0]).problem
     assert "vllm_grammar" in next(case.glob("test_*.py")).read_text()
     assert main(["--cases", "cases", "run", "--env", str(target)]) == 0
