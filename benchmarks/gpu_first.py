@@ -42,6 +42,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -194,11 +195,13 @@ class Bench:
         ]
 
     @contextlib.contextmanager
-    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a pytest that is killed at the end of the block."""
+    def started(
+        self, *arguments: str, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Start a pytest, with more environment variables, that is killed at the end of the block."""
         command = self.pytest(*arguments)
         pipe = subprocess.PIPE
-        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        environment = {**os.environ, **variables, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -212,20 +215,19 @@ class Bench:
 
         What the ledger has already is not run.
         """
-        with contextlib.ExitStack() as stack:
-            variables = {gpu_ledger.WHERE: json.dumps(dataclasses.asdict(self.where))}
-            stack.enter_context(_environment(variables))
-            workers = ("-n", str(self.jobs), "--dist", "loadgroup") if self.jobs > 1 else ()
-            shared = (f"--vllm-limit=gpu-runs={self.jobs}", "--vllm-limit=engines=2")
-            ran = self.run("-p", "benchmarks.gpu_ledger", *workers, *shared, *arguments)
+        variables = {gpu_ledger.WHERE: json.dumps(dataclasses.asdict(self.where))}
+        workers = ("-n", str(self.jobs), "--dist", "loadgroup") if self.jobs > 1 else ()
+        shared = (f"--vllm-limit=gpu-runs={self.jobs}", "--vllm-limit=engines=2")
+        plugin = ("-p", "benchmarks.gpu_ledger")
+        ran = self.run(*plugin, *workers, *shared, *arguments, variables=variables)
         if ran["status"] == pytest.ExitCode.NO_TESTS_COLLECTED:
             ran["status"] = 0  # the ledger has all of them
         return ran
 
-    def run(self, *arguments: str) -> Facts:
+    def run(self, *arguments: str, variables: Mapping[str, str] = MappingProxyType({})) -> Facts:
         """Run a pytest to its end. Return its status, seconds and last lines."""
         begun = time.monotonic()
-        with self.started(*arguments) as process:
+        with self.started(*arguments, variables=variables) as process:
             return self.ended(process, begun)
 
     def ended(self, process: subprocess.Popen[str], begun: float) -> Facts:
@@ -375,11 +377,11 @@ def conformance(bench: Bench) -> Facts:
 def flashinfer(bench: Bench) -> Facts:
     """Start an engine that samples with FlashInfer, which may have to compile its kernels."""
     bench.cuda_device()
-    with _environment({"VLLM_USE_FLASHINFER_SAMPLER": "1"}):
-        return bench.run(
-            bench.file("test_sampled.py", SAMPLED),
-            f"--vllm-timeout=start={0.9 * bench.left_s:.0f}",
-        )
+    return bench.run(
+        bench.file("test_sampled.py", SAMPLED),
+        f"--vllm-timeout=start={0.9 * bench.left_s:.0f}",
+        variables={"VLLM_USE_FLASHINFER_SAMPLER": "1"},
+    )
 
 
 def core_killed(bench: Bench) -> Facts:
@@ -659,18 +661,6 @@ def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:
     except Exception as error:  # the next steps may still work
         entry = {"outcome": "failed", "why": f"{type(error).__name__}: {error}"[:4000]}
     return {**entry, "seconds": round(time.monotonic() - begun, 1), "limit_s": round(limit_s, 1)}
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that a block starts."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _usage(device: nvml.Gpu) -> nvml.Usage:

@@ -26,9 +26,9 @@ from pytest_vllm_regress.util.store import Store
 
 WHERE = "VLLM_REGRESS_GPU_LEDGER"
 """Variable with a ``Where`` as JSON, for the pytest processes of a run."""
-AGAIN = ("INCONCLUSIVE", "REGRESSED", "cut off", "left out")
-"""Outcomes after which something is run again: they say nothing about the release, or may be our own
-error."""
+AGAIN = ("INCONCLUSIVE", "REGRESSED", "failed", "cut off", "left out")
+"""Outcomes after which something is run again: they say nothing about the release, or may be an error
+of this project. A failed check must also stay red in the next run."""
 _MAX_TEXT = 2000
 
 

@@ -80,7 +80,7 @@ _REPORT = "PLANTED_REPORT"
 """Variable: where the plugin writes the result of each test when it ends."""
 _MAX_REASON = 300
 _FOUND = (Verdict.REPRODUCED, Verdict.INCONCLUSIVE)
-"""Verdicts of a test whose case is FIXED without the fault: it then breaks the case."""
+"""Verdicts that count as a finding, because the case is FIXED without the fault."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def read_faults(path: Path = FAULTS) -> dict[str, Fault]:
 
 
 class Copy:
-    """A copy of an environment, made of hard links, in which one file at a time is another.
+    """A hard-linked copy of an environment, in which one file at a time is replaced.
 
     ``base``: the interpreter of the environment, which stays as it is.
     """
@@ -183,7 +183,7 @@ class Copy:
         return (self._base_site / path).read_text(encoding="utf-8")
 
     def restore(self, paths: Iterable[str]) -> None:
-        """Take back what a run that was killed has planted."""
+        """Undo what a killed run has planted."""
         for path in paths:
             if not (self._site / path).exists() or not (self._site / path).samefile(
                 self._base_site / path
@@ -192,7 +192,7 @@ class Copy:
 
     @contextlib.contextmanager
     def planted(self, fault: Fault) -> Iterator[None]:
-        """Meanwhile the copy has the fault."""
+        """Keep the fault in the copy during the block."""
         content = fault.planted_in(self.content(fault.path))
         try:
             self._replace(fault.path, content)
@@ -226,7 +226,7 @@ class Candidates:
         self._coverage, self._clone = CaseCoverage.load(), clone
 
     def for_functions(self, path: str, functions: ChangedFunctions) -> tuple[Case, ...]:
-        """Return those that execute one of the functions, or may do so, the closest first."""
+        """Return the cases that execute, or may execute, one of the functions, the closest first."""
         names = set(functions.names)
         executing = [
             case
@@ -282,36 +282,33 @@ def run_cases(
 
 
 def is_finding(result: TestResult) -> bool:
-    """Return whether a test of a case that is FIXED without the fault has found it."""
+    """Return whether a result shows the fault: its case is FIXED without it."""
     return result.verdict in _FOUND or bool(result.held)
 
 
-def pytest_runtest_logreport(report: Any) -> None:
-    """Write the result of each test when it ends, and stop at a finding."""
-    result = getattr(report, ATTRIBUTE, None)
-    if result is None or _REPORT not in os.environ:
-        return
-    append_results(Path(os.environ[_REPORT]), RunResult((result,)))
-    if is_finding(result):
-        _stopped.append(result.test)
-
-
-_stopped: list[str] = []
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Let pytest end as it does with -x."""
-    if _stopped and _session is not None:
-        _session.shouldstop = f"{_stopped[0]} has found it"
-
-
-_session: pytest.Session | None = None
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
-    global _session
-    _session = session
+    if path := os.environ.get(_REPORT):
+        session.config.pluginmanager.register(_Recorder(session, Path(path)))
+
+
+class _Recorder:
+    """Writes the result of each test when it ends, and ends pytest after a finding, as -x does."""
+
+    def __init__(self, session: pytest.Session, report: Path) -> None:
+        self._session, self._report = session, report
+        self._finding = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        result = getattr(report, ATTRIBUTE, None)
+        if result is not None:
+            append_results(self._report, RunResult((result,)))
+            if is_finding(result):
+                self._finding = self._finding or result.test
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self) -> None:
+        if self._finding:
+            self._session.shouldstop = f"{self._finding} has found it"
 
 
 def outcome_of(

@@ -75,8 +75,8 @@ def claims_fingerprint(case: Case) -> str:
 
 
 def _without_default(symptom: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the fields of a symptom without ``all`` where it is empty, as it was before there was
-    such a key: proofs of then stay valid."""
+    """Return the fields of a symptom, without an empty ``all``: proofs that are older than this key
+    stay valid."""
     return symptom if symptom[-1] else symptom[:-1]
 
 

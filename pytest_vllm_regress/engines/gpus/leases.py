@@ -48,8 +48,8 @@ class GpuLeases:
     uses it; engines of one run may share it.
 
     ``runs``: how many runs may use a GPU at the same time. Those with 1 use it alone, others share
-    it with runs that allow it, too. A run that shares needs ``runs`` times an engine's memory free,
-    because the others may be about to start one.
+    it with runs that allow it, too. A run that joins others needs the memory of one engine more for
+    each of them, because they may be about to start one.
 
     ``query_usage`` queries NVML and ``report`` shows a line to the user. ``same_pids`` tells
     whether NVML's pids are of this process's namespace (default: detected). Locks are named by
@@ -71,6 +71,8 @@ class GpuLeases:
         self._report = report
         self._folder = folder or writable_root() / "gpus"
         self._locks: dict[str, FileLock] = {}
+        self._others: dict[str, int] = {}
+        """Other runs on a device when this one locked it."""
         self._users: Counter[str] = Counter()
 
     def lease(
@@ -230,33 +232,31 @@ class GpuLeases:
         elif not self._lock(device):
             return "held by another run"
         current = self.query_usage(device.uuid)
-        wanted = min(needed * self.runs, device.memory)
+        wanted = needed * (1 + self._others[device.uuid])
         if isinstance(current, Usage) and current.free < wanted:
             return f"{current.free / GIB:.1f} GiB free, {wanted / GIB:.1f} needed; {self.describe(current)}"
         return current
 
     def _lock(self, device: Gpu) -> bool:
+        """Lock a device: as a whole, or one of its places. Places are taken and counted by the run
+        that has locked the whole for that moment."""
         name = device.uuid.replace("/", "_")
-        places = [self._folder / f"{name}.place{number}" for number in range(self.runs)]
-        with ExitStack() as held:
-            whole = _acquired(self._folder / f"{name}.lock")
-            if whole is None:  # a run that uses it alone, or one that looks for a place just now
-                return False
-            held.callback(whole.release)
-            if self.runs > 1:
-                lock = next((lock for path in places if (lock := _acquired(path))), None)
-                if lock is None:
-                    return False
-                self._locks[device.uuid] = lock
-                return True
-            for path in self._folder.glob(f"{name}.place*"):
-                place = _acquired(path)
-                if place is None:
-                    return False
-                place.release()
-            held.pop_all()
-            self._locks[device.uuid] = whole
-            return True
+        whole = _acquired(self._folder / f"{name}.lock")
+        if whole is None:
+            return False
+        known = self._folder.glob(f"{name}.place*")
+        own = (self._folder / f"{name}.place{number}" for number in range(self.runs))
+        places = [_acquired(path) for path in sorted({*known, *own})]
+        free = [place for place in places if place is not None]
+        others = len(places) - len(free)
+        kept = None if others >= self.runs else whole if self.runs == 1 else free[0]
+        for lock in (*free, whole):
+            if lock is not kept:
+                lock.release()
+        if kept is not None:
+            self._locks[device.uuid] = kept
+            self._others[device.uuid] = others
+        return kept is not None
 
     def _unlock_unused(self) -> None:
         for uuid in [uuid for uuid in self._locks if not self._users[uuid]]:

@@ -16,7 +16,7 @@ MAX_INDEX = 1_000_000
 
 
 def search_index(cases: Sequence[Case], index: FixIndex) -> dict[str, Any]:
-    """Return the texts to search. Releases and subsystems of fixes are numbers of names."""
+    """Return the texts to search. Fixes refer to releases and subsystems by index."""
     subsystems: dict[str, int] = {}
     fixes: list[tuple[int, int, int, str]] = []
     room = MAX_INDEX * 3 // 4

@@ -215,8 +215,9 @@ class Core:
 
 
 class _Search:
-    """A search for the ``ids`` of requests in all containers of an object, and of those below it.
-    Puts what each container holds into ``held``."""
+    """Searches all containers of an object and its parts for the ``ids`` of requests.
+
+    ``held`` gets those that each container holds."""
 
     def __init__(self, ids: Any, held: Held) -> None:
         self._known, self._held = ids, held

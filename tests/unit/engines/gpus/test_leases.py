@@ -337,11 +337,15 @@ def test_runs_that_allow_it_share_a_gpu(card: Card, tmp_path: Path) -> None:
     assert alone.release(soon()) == ()
 
 
-def test_a_run_that_shares_leaves_room_for_engines_of_the_others(
-    card: Card, tmp_path: Path
-) -> None:
+def test_a_run_that_joins_others_leaves_room_for_their_engines(card: Card, tmp_path: Path) -> None:
     card.other = 70 * GIB
-    run = GpuLeases(tmp_path, query_usage=card.look, same_pids=True, runs=3)
+
+    def join() -> GpuLease:
+        return take(
+            GpuLeases(tmp_path, query_usage=card.look, same_pids=True, runs=3), card, count=2
+        )
+
+    leases = [join(), join()]  # 4 and 8 of 10 GiB
+    assert len(leases) == 2
     with pytest.raises(DeviceBusy, match=r"10\.0 GiB free, 12\.0 needed"):
-        take(run, card)
-    assert take(run, card, needed=3 * GIB)
+        join()
