@@ -1,16 +1,21 @@
-"""Measure how many small faults planted in a release of vLLM the cases and the invariants find.
+"""Measure how many small faults planted in a release of vLLM are found, and by what.
 
-    python benchmarks/planted.py --source CLONE [FAULT ...] [--again] [--limit SECONDS]
+    python benchmarks/planted.py --source CLONE [FAULT ...] [--finder NAME] [--again] [--limit SECONDS]
     python benchmarks/planted.py --confirm
     python benchmarks/planted.py --table
 
-planted.toml has the faults. Each is planted alone in a copy of the environment, and the cases that
-`vllm-regress try` would run first are run there, as `try` runs them, until a test has an unexpected
-verdict or an engine keeps what it should not. Cases of which it is recorded that they execute none
-of the changed functions are not run: they cannot notice it. The verdicts without the fault are those
-of the table. Each result is added to docs/records/planted.jsonl at once, and faults that have one
-are skipped, so that the same command goes on where an earlier one ended. `--confirm` runs the cases
-that found a fault once more, without any.
+planted.toml has the faults. Each is planted alone in a copy of the environment. The finders:
+
+cases      the cases that `vllm-regress try` would run first are run there, as `try` runs them, until
+           a test has an unexpected verdict or an engine keeps what it should not (an invariant).
+           Cases of which it is recorded that they execute none of the changed functions are not run:
+           they cannot notice it. The verdicts without the fault are those of the table.
+upstream   vLLM's own tests of the changed module, which `vllm-regress try --upstream` would run, as
+           far as they pass without the fault and execute a changed function, until one fails.
+
+Each result is added to docs/records/planted.jsonl at once, and faults that have one are skipped, so
+that the same command goes on where an earlier one ended. `--confirm` runs what found a fault once
+more, without any.
 
 This module is also the plugin of pytest that stops at the first finding.
 """
@@ -20,7 +25,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +42,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import planted_tests
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
@@ -46,7 +54,7 @@ from pytest_vllm_regress.cases.results import (
 )
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.engines.settings import KEPT_REQUESTS
-from pytest_vllm_regress.engines.target import built_target
+from pytest_vllm_regress.engines.target import built_target, inspect
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.install import BYTECODE, link_packages
@@ -64,6 +72,9 @@ from pytest_vllm_regress.runner.pytest_run import (
     run_batch,
     start_command,
 )
+from pytest_vllm_regress.surveys.upstream.both_sides import files_about
+from pytest_vllm_regress.surveys.upstream.tests import RunLimits, UpstreamRequest, run_tests
+from pytest_vllm_regress.surveys.upstream.tree import TestTree, write_tree
 from pytest_vllm_regress.util import codec
 from pytest_vllm_regress.util.exclusive import Exclusive
 from pytest_vllm_regress.util.paths import writable_root
@@ -74,8 +85,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "benchmarks" / "planted.toml"
 RECORD = ROOT / "docs" / "records" / "planted.jsonl"
 ENVIRONMENT = "vllm-0.33.0"
-LIMIT_S = 150.0
-"""Seconds for the cases of one fault, on an idle machine."""
+LIMITS_S = {"cases": 150.0, "upstream": 90.0}
+"""Seconds for one fault, on an idle machine, by finder."""
+_TEST_LIMITS = RunLimits(test_s=120.0, collect_s=1200.0)
+_STARTS_ENGINES = re.compile(
+    r"RemoteOpenAIServer|vllm_runner|\b(?:LLM|EngineCore|EngineCoreProc)\(|(?:AsyncLLM|LLMEngine)\.from"
+)
 _REPORT = "PLANTED_REPORT"
 """Variable: where the plugin writes the result of each test when it ends."""
 _MAX_REASON = 300
@@ -108,13 +123,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the cases said about one fault.
+    """What one finder said about one fault.
 
-    ``found_by``: ``case``, ``invariant`` or ``none``. ``containers``: those with which an invariant
-    was broken. ``seconds``: until the first answer, else until the end. ``ran``: the cases of which
-    a test was run, of ``executing``, those that execute a changed function. ``out_of_time``: the
+    ``found_by``: ``case``, ``invariant``, ``upstream`` or ``none``. ``containers``: those with which
+    an invariant was broken. ``seconds``: until the first answer, else until the end. ``ran``: the
+    cases, or upstream's files, of which a test was run. ``executing``: number of cases that execute
+    a changed function, or of upstream's tests that pass without the fault. ``out_of_time``: the
     limit ended the run. ``load``: of the machine before. ``invariants``: which state of them.
-    ``without``: verdict of the same case without the fault, if it was run again.
+    ``without``: verdict of the same case or test without the fault, if it was run again.
     """
 
     found_by: str
@@ -177,6 +193,10 @@ class Copy:
             self._base / BYTECODE / self._base.relative_to("/"), bytecode, copy_function=os.link
         )
         (self._place / "vllm-regress.json").write_text("{}\n")
+
+    def places(self, path: str) -> dict[str, str]:
+        """Return where a file of the copy is, and that of the environment."""
+        return {"path": str(self._site / path), "base": str(self._base_site / path)}
 
     def content(self, path: str) -> str:
         """Return a file of the environment as it is without a fault."""
@@ -356,19 +376,120 @@ class Bench:
         return replace(outcome, load=round(load, 1), invariants=self.invariants)
 
 
+class UpstreamTests:
+    """vLLM's own tests of a release, in the copy of its environment.
+
+    ``clone``: for the order of the files. ``sound``: file with the results without a fault, of test
+    files that were run before. ``engines``: also files whose tests start engines and servers.
+    """
+
+    def __init__(
+        self, copy: Copy, clone: Repository, tree: TestTree, sound: Path, engines: bool
+    ) -> None:
+        self._copy, self._clone, self._tree = copy, clone, tree
+        self._sound, self._engines = sound, engines
+        self._files: dict[str, tuple[str, ...]] = {}
+
+    def files_of(self, path: str) -> tuple[str, ...]:
+        """Return the files that ``try --upstream`` would run for a change of this module."""
+        if path not in self._files:
+            files = files_about(frozenset([path]), self._tree, self._clone)
+            self._files[path] = tuple(
+                file
+                for file in files
+                if self._engines or not _STARTS_ENGINES.search((self._tree.root / file).read_text())
+            )
+        return self._files[path]
+
+    def run(self, faults: Sequence[Fault], found: Path, limit_s: float) -> None:
+        """Run the files of all faults without a fault, then with each. ``found`` gets the results;
+        ``limit_s``: of the processor, for each fault."""
+        contents = {fault.id: self._copy.content(fault.path) for fault in faults}
+        functions = {fault.id: functions_of(fault, contents[fault.id]) for fault in faults}
+        by_module: dict[str, tuple[str, ...]] = {}
+        for changed in functions.values():
+            for module, names in changed.by_module.items():
+                by_module[module] = tuple({*by_module.get(module, ()), *names})
+        files = tuple(dict.fromkeys(file for fault in faults for file in self.files_of(fault.path)))
+        plan = {
+            "sound": str(self._sound),
+            "found": str(found),
+            "limit_s": limit_s,
+            "faults": [
+                {
+                    "id": fault.id,
+                    **self._copy.places(fault.path),
+                    "faulty": fault.planted_in(contents[fault.id]),
+                    "functions": functions[fault.id].names,
+                    "files": self.files_of(fault.path),
+                }
+                for fault in faults
+            ],
+        }
+        (self._tree.root / planted_tests.PLAN).write_text(json.dumps(plan))
+        shutil.copy(planted_tests.__file__, self._tree.root)
+        with scratch() as folder, ChangedFunctions(by_module, ()).recorded(folder / "executed"):
+            request = UpstreamRequest(
+                self._tree,
+                files,
+                inspect(str(self._copy.python), self._copy.python, "sim"),
+                folder / "dossiers",
+                limits=_TEST_LIMITS,
+                pytest_args=("-p", planted_tests.__name__.rpartition(".")[2]),
+            )
+            run_tests(request, writable_root() / "planted" / "tests.log")
+
+    def keep(self, faults: Sequence[Fault], found: Path, store: Store[Outcome]) -> None:
+        """Add to the record what the results of ``run`` say about each fault that it has ended."""
+        lines = list(map(json.loads, found.read_text().splitlines())) if found.exists() else []
+        for fault in faults:
+            of_fault = [line for line in lines if line["fault"] == fault.id]
+            if of_fault and of_fault[-1]["outcome"] == "end":
+                outcome = outcome_of_tests(of_fault)
+                store.add(entry_name(fault.id, "upstream"), outcome)
+                print(f"{fault.id}: {describe(outcome)}", flush=True)
+        found.unlink(missing_ok=True)
+
+
+def outcome_of_tests(lines: Sequence[Mapping[str, Any]]) -> Outcome:
+    """Return what the results of upstream's tests say about a fault."""
+    end = lines[-1]
+    ended = [line for line in lines if line["outcome"] in ("passed", "failed", "skipped")]
+    files = tuple(dict.fromkeys(line["test"].partition("::")[0] for line in ended))
+    seconds = ended[-1]["seconds"] if ended else 0.0
+    outcome = Outcome("none", seconds, files, end["tests"], load=end["load"])
+    failed = next((line for line in ended if line["outcome"] == "failed"), None)
+    without = next((line["without"] for line in lines if line["outcome"] == "without"), "")
+    if failed is None or without == "failed":
+        return replace(outcome, out_of_time=end["end"] == planted_tests.LATE, without=without)
+    return replace(
+        outcome,
+        found_by="upstream",
+        test=failed["test"],
+        reason=failed["reason"],
+        without=without,
+    )
+
+
+def entry_name(fault_id: str, finder: str) -> str:
+    """Return the name of an entry of the record."""
+    return f"{fault_id} {finder}"
+
+
 def measure(
     faults: Iterable[Fault],
     store: Store[Outcome],
     ask: Callable[[Fault], Outcome | None],
     again: bool = False,
 ) -> None:
-    """Add what ``ask`` says about each fault that has no result yet. ``again``: about the others,
-    too."""
+    """Add what the cases say about each fault that has no result yet, by ``ask``. ``again``: about
+    the others, too."""
     for fault in faults:
-        if fault.id not in store or again:
+        name = entry_name(fault.id, "cases")
+        if name not in store or again:
             outcome = ask(fault)
             if outcome is not None:
-                store.add(fault.id, outcome)
+                store.add(name, outcome)
             print(f"{fault.id}: {describe(outcome) if outcome else 'no test in time'}", flush=True)
 
 
@@ -397,7 +518,7 @@ def confirm(store: Store[Outcome]) -> None:
     cases = [case for case in load_all_cases(ROOT / "cases") if case.id in open_cases]
     copy = copy_of(ENVIRONMENT)
     for case in cases:
-        results, *_ = run_cases(copy.python, [case], 4 * LIMIT_S)
+        results, *_ = run_cases(copy.python, [case], 4 * LIMITS_S["cases"])
         found = next(filter(is_finding, results), None)
         verdict = found.verdict.value if found else Verdict.FIXED.value if results else ""
         print(f"{case.id} without a fault: {verdict or 'no result'}", flush=True)
@@ -413,35 +534,52 @@ def describe(outcome: Outcome) -> str:
     """Return an outcome as one line."""
     if outcome.found_by == "none":
         end = ", out of time" if outcome.out_of_time else ""
-        return f"not found by {len(outcome.ran)} of {outcome.executing} cases that execute it, {outcome.seconds:.0f} s{end}"
+        return f"not found: ran {len(outcome.ran)}, could notice it {outcome.executing}; {outcome.seconds:.0f} s{end}"
     what = ", ".join(outcome.containers) or outcome.reason
-    return f"found by {outcome.found_by} after {outcome.seconds:.0f} s: {outcome.case}: {what}"
+    by = outcome.case or outcome.test
+    return f"found by {outcome.found_by} after {outcome.seconds:.0f} s: {by}: {what}"
 
 
-_COLUMNS: Mapping[str, Callable[[Outcome], bool]] = {
+_FOUND_BY = {
+    "case": "a case",
+    "invariant": "an invariant",
+    "upstream": "upstream's tests",
+}
+_COUNTS: Mapping[str, Callable[[Outcome], bool]] = {
     "tried": lambda outcome: True,
-    "found by a case": lambda outcome: outcome.found_by == "case",
-    "by an invariant": lambda outcome: outcome.found_by == "invariant",
-    "by none of the cases": lambda outcome: outcome.missed and not outcome.out_of_time,
+    "found": lambda outcome: outcome.found_by != "none",
+    "run without finding it": lambda outcome: outcome.missed and not outcome.out_of_time,
     "not in time": lambda outcome: outcome.missed and outcome.out_of_time,
-    "no case executes it": lambda outcome: not outcome.executing,
+    "nothing executes it": lambda outcome: not outcome.executing,
 }
 
 
 def table(entries: Mapping[str, Outcome], faults: Mapping[str, Fault]) -> Iterator[str]:
-    """Yield the figures as Markdown: a row for each area and the sum."""
-    yield f"| area | faults | {' | '.join(_COLUMNS)} |"
-    yield "| --- " * (len(_COLUMNS) + 2) + "|"
-    areas = dict.fromkeys(fault.area for fault in faults.values())
-    for area in (*areas, ""):
+    """Yield the figures as Markdown: what found how many faults in each area, then how far each
+    finder came."""
+    found: dict[str, set[str]] = {fault_id: set() for fault_id in faults}
+    by_finder: dict[str, list[Outcome]] = {}
+    for name, outcome in entries.items():
+        fault_id, _, finder = name.partition(" ")
+        found[fault_id] |= {outcome.found_by} - {"none"}
+        by_finder.setdefault(finder, []).append(outcome)
+    yield from _row("area", "faults", *(f"by {by}" for by in _FOUND_BY.values()), "by any")
+    yield "| --- " * (len(_FOUND_BY) + 3) + "|"
+    for area in (*dict.fromkeys(fault.area for fault in faults.values()), ""):
         ids = [fault.id for fault in faults.values() if area in ("", fault.area)]
-        tried = [entries[fault_id] for fault_id in ids if fault_id in entries]
-        counts = [sum(map(counts, tried)) for counts in _COLUMNS.values()]
-        yield f"| {' | '.join(map(str, (area or 'all', len(ids), *counts)))} |"
-    times = [outcome.seconds for outcome in entries.values() if outcome.found_by != "none"]
-    if times:
-        yield ""
-        yield f"First answer: median {median(times):.0f} s, {min(times):.0f} to {max(times):.0f} s."
+        counts = [sum(by in found[fault_id] for fault_id in ids) for by in _FOUND_BY]
+        yield from _row(area or "all", len(ids), *counts, sum(bool(found[i]) for i in ids))
+    yield ""
+    yield from _row("finder", *_COUNTS, "first answer, median")
+    yield "| --- " * (len(_COUNTS) + 2) + "|"
+    for finder, outcomes in by_finder.items():
+        times = [outcome.seconds for outcome in outcomes if outcome.found_by != "none"]
+        first = f"{median(times):.0f} s" if times else "-"
+        yield from _row(finder, *(sum(map(c, outcomes)) for c in _COUNTS.values()), first)
+
+
+def _row(*cells: object) -> Iterator[str]:
+    yield f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> int:
@@ -450,11 +588,13 @@ def main() -> int:
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="ids (default: all)")
     parser.add_argument("--source", type=Path, help="a clone of vLLM's sources, for the order")
     parser.add_argument("--again", action="store_true", help="also faults that have a result")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each fault")
+    parser.add_argument("--limit", type=float, help="seconds for each fault")
     parser.add_argument("--invariants", default="", help="name of their state, for the record")
     parser.add_argument("--confirm", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--record", type=Path, default=RECORD)
+    parser.add_argument("--engines", action="store_true", help="upstream's tests that start any")
+    parser.add_argument("--finder", choices=list(LIMITS_S), default="cases")
     options = parser.parse_args()
     store = Store(options.record, Outcome, what="faults planted in a release", key=ENVIRONMENT)
     if not options.table:
@@ -463,13 +603,39 @@ def main() -> int:
         confirm(store)
     elif not options.table:
         if options.source is None:
-            parser.error("--source CLONE is needed for the order of the cases")
-        candidates = Candidates(load_all_cases(ROOT / "cases"), Repository.at(options.source))
-        bench = Bench(copy_of(ENVIRONMENT), candidates, options.limit, options.invariants)
+            parser.error("--source CLONE is needed for the order of the cases and tests")
+        clone, copy = Repository.at(options.source), copy_of(ENVIRONMENT)
+        limit_s = options.limit or LIMITS_S[options.finder]
         faults = chosen(read_faults(), options.faults)
-        measure(faults, store, bench.outcome, options.again)
+        if options.finder == "cases":
+            candidates = Candidates(load_all_cases(ROOT / "cases"), clone)
+            bench = Bench(copy, candidates, limit_s, options.invariants)
+            measure(faults, store, bench.outcome, options.again)
+        else:
+            ask_upstream(faults, store, copy, clone, options)
     print(*table(store.entries, read_faults()), sep="\n")
     return 0
+
+
+def ask_upstream(
+    faults: Sequence[Fault],
+    store: Store[Outcome],
+    copy: Copy,
+    clone: Repository,
+    options: argparse.Namespace,
+) -> None:
+    """Add what upstream's tests say about the faults of which they have said nothing yet."""
+    release, place = ENVIRONMENT.removeprefix("vllm-"), writable_root() / "planted"
+    found = place / "found.jsonl"
+    with scratch() as folder:
+        tree = write_tree(clone, f"v{release}", folder, release=release, say=print)
+        tests = UpstreamTests(copy, clone, tree, place / "sound-tests.jsonl", options.engines)
+        tests.keep(faults, found, store)  # what a killed run has left
+        to_ask = [f for f in faults if options.again or entry_name(f.id, "upstream") not in store]
+        try:
+            tests.run(to_ask, found, options.limit or LIMITS_S["upstream"])
+        finally:
+            tests.keep(to_ask, found, store)
 
 
 if __name__ == "__main__":

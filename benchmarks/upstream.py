@@ -169,7 +169,7 @@ def main() -> int:
     record = {
         "machine": machine(),
         "environment": options.env,
-        "commit": tree.commit.id,
+        "commit": tree.revision,
         "whole_s": times.whole,
         "files_s": times.files,
         "ratio": times.ratio,

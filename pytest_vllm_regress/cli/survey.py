@@ -17,7 +17,7 @@ from typing import TypeVar
 from ..engines.standalone import bare_session
 from ..environments.names import resolve
 from ..environments.releases import releases_in
-from ..environments.sources import PROJECTS, clone_of, parse_name
+from ..environments.sources import PROJECTS, clone_of, find_clone, parse_name
 from ..errors import BuildError, UsageError
 from ..runner.batch import digest
 from ..runner.executors import build_with_cache
@@ -38,7 +38,7 @@ from ..util import codec
 from ..util.paths import writable_root
 from ..util.rundir import scratch
 from ..util.store import Store
-from ..util.versions import version_of
+from ..util.versions import is_version, version_of
 from .context import (
     OK,
     UNBUILT,
@@ -220,7 +220,8 @@ def upstream(
 ) -> int:
     """Run vLLM's own tests on the simulated device.
 
-    They are not modified. Arguments after -- go to pytest. Each result is kept when its test has
+    They are not modified. Those of a release (--ref v0.33.0) that the clone does not have come
+    from its source distribution. Arguments after -- go to pytest. Each result is kept when its test has
     ended: the same command goes on where an interrupted one was.
 
     Exit codes: 0 no test failed; 1 a test failed; 2 usage or bad input; 3 something could not be
@@ -233,14 +234,15 @@ def upstream(
             "allowed is server, runner, server,runner or none"
         )
     most = limits(limit, test=300, run=math.inf)
-    repository = clone_of(PROJECTS["vllm"])
+    release = ref[1:] if ref.startswith("v") and is_version(ref[1:]) else ""
+    repository = find_clone(PROJECTS["vllm"]) if release else clone_of(PROJECTS["vllm"])
     say_bases([env])
     command.confirm_downloads([env], warn)
     out.mkdir(parents=True, exist_ok=True)
     with bare_session(warn, device="sim") as session, scratch() as folder:
         target = session.target(env)
         (folder / "tree").mkdir()
-        tree = write_tree(repository, ref, folder / "tree")
+        tree = write_tree(repository, ref, folder / "tree", release=release, say=warn)
         files = tree.select(paths)
         request = UpstreamRequest(
             tree,
@@ -252,14 +254,14 @@ def upstream(
             command.pytest_args,
             listed_tests(files),
         )
-        key = [tree.commit.id, target.python, target.versions["vllm"], *classes, *files]
+        key = [tree.revision, target.python, target.versions["vllm"], *classes, *files]
         record = out / f"begun-{digest(*map(str, key), *command.pytest_args)}.jsonl"
         done = run_tests(request, out / "pytest.log", warn, record=record)
     say(*done.lines())
     number = counts(done.results)
     rows = [(outcome, str(number[outcome])) for outcome in UpstreamOutcome if number[outcome]]
     print_columns(("outcome", "tests"), rows)
-    codec.save(out / "results.json", done.to_json(target.versions["vllm"], tree.commit.id))
+    codec.save(out / "results.json", done.to_json(target.versions["vllm"], tree.revision))
     if done.ended:
         record.unlink(missing_ok=True)
     return UNEXPECTED if number[UpstreamOutcome.FAILED] else OK

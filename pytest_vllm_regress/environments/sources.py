@@ -180,11 +180,11 @@ def set_clones(places: Sequence[str]) -> None:
         )
 
 
-def clone_of(project: SourceProject) -> Repository:
+def find_clone(project: SourceProject) -> Repository | None:
     """Return the project's clone: set by ``set_clones`` or the variable, else the checkout around
-    the working directory.
+    the working directory; None if there is none.
 
-    Raises ``UsageError`` if there is none, or if that checkout belongs to another user.
+    Raises ``UsageError`` if that checkout belongs to another user.
     """
     place = os.environ.get(_variable(project))
     if place:
@@ -196,6 +196,13 @@ def clone_of(project: SourceProject) -> Repository:
                     check_owner(path, "Name it with --source if you trust it")
                 return Repository.at(folder)
             break
+    return None
+
+
+def clone_of(project: SourceProject) -> Repository:
+    """Like ``find_clone``, but raise ``UsageError`` if there is none."""
+    if clone := find_clone(project):
+        return clone
     raise UsageError(
         f"{project.distribution}@REV needs a clone of {project.repository}: name one by --source PATH|URL (with pytest --vllm-source), "
         f"the ini setting vllm_source or {_variable(project)}; a URL is cloned once, into the cache"

@@ -1,25 +1,33 @@
-"""Read the Python sources and metadata of a release's wheel from the user's package index, mostly
-without downloading the wheel.
+"""Read what a release has on the user's package index: the Python sources and metadata of its wheel,
+and its source distribution.
 
 Most of a wheel of vLLM is compiled code. If the index answers range requests, only the parts with
-Python sources are transferred; otherwise the wheel is downloaded to a temporary file.
+Python sources are transferred; otherwise the wheel is downloaded to a temporary file. A source
+distribution, which has upstream's tests, is downloaded as a whole into the cache.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import hashlib
 import io
+import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import httpx
 
 from ..errors import BuildError
-from ..util.sizes import GIB
+from ..util.files import private_folder, write_atomically
+from ..util.paths import cache_root, check_steps, writable_root
+from ..util.sizes import GIB, MIB
 from . import uv
 
 PYTHON = "3.12"
@@ -30,6 +38,10 @@ MAX_MEMBER = 16 * 1024 * 1024
 MAX_SOURCES = GIB
 """Limits in bytes against a wheel that unpacks without end. vLLM 0.33.0 has 50 MB of sources,
 the largest 0.3 MB."""
+MAX_ARCHIVE = 512 * MIB
+"""Bytes of a source distribution. That of vLLM 0.33.0 has 47 MB, unpacked 140 MB."""
+SDISTS = "sdists"
+"""Folder in the cache."""
 BLOCK = 1024 * 1024
 """Bytes requested at once: sources lie next to each other in a wheel."""
 
@@ -77,7 +89,84 @@ def wheel_url(package: str, version: str, python: str = PYTHON) -> str:
     file = next(iter(uv.compatible_files(packages[0], python)), None)
     if file is None:
         raise BuildError(f"the package index has no wheel of {package} {version} for this machine")
+    return _url(file)
+
+
+def _url(file: Mapping[str, Any]) -> str:
     return str(file["url"]) if "url" in file else Path(file["path"]).as_uri()
+
+
+def source_distribution(
+    package: str, version: str, progress: Callable[[str], None] = lambda line: None
+) -> Path:
+    """Return the source distribution of a release, which is downloaded into the cache on first use.
+
+    Raises ``BuildError`` if the index has none, cannot be reached, or sends something else than it
+    announced.
+    """
+    name, what = f"{package}-{version}.tar.gz", f"the source distribution of {package} {version}"
+    for root in (cache_root(), writable_root()):
+        place = root / SDISTS / name
+        check_steps(root, place)
+        if place.is_file():
+            return place
+    packages, _ = uv.pylock(f"{package}=={version}", "--no-deps", doing=f"looking for {what}")
+    entry = packages[0].get("sdist", {})
+    size = entry.get("size", 0)
+    if uv.file_name(entry or {"name": "none"}) != name or size > MAX_ARCHIVE:
+        raise BuildError(f"{what} is not on the package index, or larger than {MAX_ARCHIVE} bytes")
+    progress(f"downloading {what}" + (f": {size / MIB:.0f} MiB" if size else ""))
+    try:
+        with _opened(_url(entry)) as file:
+            content = file.read(MAX_ARCHIVE + 1)
+    except (httpx.HTTPError, OSError) as error:
+        raise BuildError(f"{what} cannot be read from the package index: {error}") from None
+    expected = entry.get("hashes", {}).get("sha256")
+    if len(content) > MAX_ARCHIVE or hashlib.sha256(content).hexdigest() != expected:
+        raise BuildError(f"{what} is not what the package index announces: its SHA-256 differs")
+    private_folder(place.parent)
+    write_atomically(place, content)
+    return place
+
+
+def read_source_distribution(archive: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """Return the regular files of a source distribution whose paths, below its folder, are
+    ``wanted``. Links are left out.
+
+    Raises ``BuildError`` for what is no such archive, and above the limits of size.
+    """
+    files: dict[str, bytes] = {}
+    try:
+        with (
+            gzip.open(archive) as stream,
+            tarfile.open(fileobj=_Bounded(stream), mode="r|") as members,
+        ):
+            for member in members:
+                path = member.name.partition("/")[2]
+                if not (member.isreg() and wanted(path)):
+                    continue
+                content = members.extractfile(member)
+                assert content is not None
+                files[path] = content.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise BuildError(
+            f"{archive}: not a source distribution that can be read: {error}"
+        ) from None
+    return files
+
+
+class _Bounded(io.RawIOBase):
+    """An unpacked stream that must end before ``MAX_SOURCES`` bytes."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream, self._left = stream, MAX_SOURCES
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(content)
+        if self._left < 0:
+            raise OSError(f"it unpacks to more than {MAX_SOURCES} bytes")
+        return content
 
 
 def read_members(

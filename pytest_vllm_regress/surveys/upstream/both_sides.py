@@ -18,6 +18,7 @@ from ..._version import __version__
 from ...cases.proofs.proof import lock_id
 from ...engines.standalone import bare_session
 from ...environments.git import Repository
+from ...environments.names import resolve
 from ...history.patch import PatchComparison
 from ...runner.batch import digest
 from ...util.paths import writable_root
@@ -102,8 +103,10 @@ def compare_upstream(
     repository = comparison.source.repository
     with bare_session(say, device="sim") as session, scratch() as folder:
         (folder / "tree").mkdir()
-        tree = write_tree(repository, comparison.base.id, folder / "tree")
-        files = files_about(comparison.changed, tree, repository)
+        release = resolve(comparison.base_environment).target[1]
+        base = comparison.base.id
+        tree = write_tree(repository, base, folder / "tree", release=release, say=say)
+        files = files_about(comparison.changed, tree, repository, base)
         say(f"upstream's tests: {', '.join(files) or 'none'}")
 
         def run(name: str, key: str) -> tuple[dict[str, UpstreamResult], bool]:
@@ -149,13 +152,15 @@ def _kept(comparison: PatchComparison, kind: str, *key: str) -> Path:
     return Path(writable_root(), "try-bases", f"{kind}-{name}")
 
 
-def files_about(changed: frozenset[str], tree: TestTree, repository: Repository) -> tuple[str, ...]:
+def files_about(
+    changed: frozenset[str], tree: TestTree, repository: Repository, until: str = "HEAD"
+) -> tuple[str, ...]:
     """Return the test files that import the changed modules most, then those that were changed in
-    the same commits."""
+    the same commits in the history of ``until``."""
     patterns = [_import_of(path) for path in changed if path.endswith(".py")]
     named = re.compile("|".join(filter(None, patterns)) or r"(?!)")
     together: Counter[str] = Counter()
-    for commit in repository.commits_touching(sorted(changed), tree.commit.id):
+    for commit in repository.commits_touching(sorted(changed), until):
         if len(commit.touched) <= _MAX_TOGETHER:
             together.update(commit.touched)
     ranks = {}

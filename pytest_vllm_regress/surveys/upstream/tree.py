@@ -1,4 +1,5 @@
-"""Upstream's tests of one revision as a folder, and the names of the hub that they ask for.
+"""Upstream's tests of one revision or release as a folder, and the names of the hub that they ask
+for.
 
 Nothing is imported or executed here.
 """
@@ -7,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ...engines.checkpoints.hub_cache import NAME
-from ...environments.git import Commit, Repository
+from ...environments.git import Repository
+from ...environments.wheels import read_source_distribution, source_distribution
 from ...errors import UsageError
 from ...util.files import create_below, parts_below, read_below
 
@@ -35,13 +37,13 @@ _FILES = (".py", ".json", ".jsonl", ".txt", ".so", ".jinja")
 
 @dataclass(frozen=True)
 class TestTree:
-    """The tests of a commit in the folder ``root``, which has ``tests``, ``examples`` and pytest's
-    settings, but no package vllm."""
+    """The tests of ``revision``, the id of a commit or ``v0.33.0``, in the folder ``root``, which
+    has ``tests``, ``examples`` and pytest's settings, but no package vllm."""
 
     __test__ = False
 
     root: Path
-    commit: Commit
+    revision: str
 
     def select(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return the test files that ``paths`` (files or folders, from the root of the tree) name.
@@ -55,7 +57,7 @@ class TestTree:
             files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
             if not files or not relative.startswith("tests/"):
                 raise UsageError(
-                    f"{path}: no test file at {self.commit.id[:10]}. Give files or folders such as tests/entrypoints/openai"
+                    f"{path}: no test file at {self.revision[:10]}. Give files or folders such as tests/entrypoints/openai"
                 )
             selected.update(dict.fromkeys(file.relative_to(self.root).as_posix() for file in files))
         return tuple(selected)
@@ -109,23 +111,56 @@ def texts_in(source: bytes) -> tuple[str, ...]:
         return ()
 
 
-def write_tree(repository: Repository, revision: str, root: Path) -> TestTree:
+def write_tree(
+    repository: Repository | None,
+    revision: str,
+    root: Path,
+    *,
+    release: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> TestTree:
     """Write the tests of a revision below the empty folder ``root``. Links and submodules are left
     out.
 
-    Raises ``UsageError`` for an unknown revision, one without tests, and files or paths that are
-    not allowed (``environments/git.py``).
+    ``release``: the version whose source distribution has the tests if the repository does not
+    know the revision, or has no tests there. Raises ``UsageError`` for an unknown revision, one
+    without tests, and files or paths that are not allowed (``environments/git.py``), and
+    ``BuildError`` for a source distribution that cannot be had.
     """
-    commit = repository.commit(revision)
-    for folder in FOLDERS:
-        blobs = repository.files(commit.id, folder)
-        if folder == "tests" and not blobs:
-            raise UsageError(
-                f"{repository.place}: {commit.id[:10]} has no folder tests. Give a clone of vLLM's sources"
-            )
-        for path, content in zip(blobs, repository.contents(blobs.values()), strict=True):
-            if len(content) <= _MAX_FILE:
+    if repository is not None and not (release and not repository.has(revision)):
+        revision = repository.commit(revision).id
+        files = _files_of_commit(repository, revision)
+    else:
+        files = {}
+    if release and not _has_tests(files):
+        revision = f"v{release}"
+        files = read_source_distribution(source_distribution("vllm", release, say), _is_wanted)
+    if not _has_tests(files):
+        place = "the source distribution" if repository is None else str(repository.place)
+        raise UsageError(
+            f"{place}: {revision[:10]} has no folder tests. Give a clone of vLLM's sources"
+        )
+    for path, content in {_SETTINGS: b"[tool.pytest.ini_options]\n", **files}.items():
+        if len(content) <= _MAX_FILE:
+            try:
                 create_below(root, path, content)
-    settings = repository.read(commit.id, _SETTINGS)
-    create_below(root, _SETTINGS, settings or b"[tool.pytest.ini_options]\n")
-    return TestTree(root, commit)
+            except OSError as error:  # a file and a folder of the same name
+                raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    return TestTree(root, revision)
+
+
+def _is_wanted(path: str) -> bool:
+    return path == _SETTINGS or path.partition("/")[0] in FOLDERS
+
+
+def _has_tests(files: Iterable[str]) -> bool:
+    return any(path.startswith("tests/") for path in files)
+
+
+def _files_of_commit(repository: Repository, commit: str) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for folder in FOLDERS:
+        blobs = repository.files(commit, folder)
+        files.update(zip(blobs, repository.contents(blobs.values()), strict=True))
+    settings = repository.read(commit, _SETTINGS)
+    return files if settings is None else {**files, _SETTINGS: settings}

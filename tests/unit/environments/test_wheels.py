@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import io
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -121,3 +124,89 @@ def test_a_source_that_is_too_large_is_not_unpacked(
     monkeypatch.setattr(wheels, "wheel_url", lambda package, version, python: path.as_uri())
     with pytest.raises(BuildError, match="above"):
         wheels.read_release("vllm", "1")
+
+
+def sdist(members: dict[str, bytes], *links: str) -> bytes:
+    """A source distribution with these files, and links to /etc/passwd."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(f"vllm-1/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        for name in links:
+            entry = tarfile.TarInfo(f"vllm-1/{name}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(entry)
+    return buffer.getvalue()
+
+
+SDIST = sdist({"tests/test_a.py": b"a", "vllm/a.py": b"b"}, "tests/test_link.py")
+
+
+@pytest.fixture
+def indexed(
+    served: Callable[[object], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., None]:
+    """Return a function that puts a source distribution on the index."""
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+
+    def put(content: bytes, **entry: object) -> None:
+        announced = {
+            "url": "https://index.example/vllm-1.tar.gz",
+            "hashes": {"sha256": hashlib.sha256(content).hexdigest()},
+            **entry,
+        }
+        packages = [{"name": "vllm", "sdist": announced}]
+        monkeypatch.setattr(wheels.uv, "pylock", lambda *_, **__: (packages, ""))
+        served(lambda request: httpx.Response(200, content=content))
+
+    return put
+
+
+def test_a_source_distribution_is_announced_and_downloaded_once(
+    indexed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed(SDIST, size=2 * 1024 * 1024)
+    said: list[str] = []
+    place = wheels.source_distribution("vllm", "1", said.append)
+    assert said == ["downloading the source distribution of vllm 1: 2 MiB"]
+    monkeypatch.delattr(wheels.uv, "pylock")
+    assert wheels.source_distribution("vllm", "1", said.append) == place
+    assert wheels.read_source_distribution(place, lambda path: path.startswith("tests/")) == {
+        "tests/test_a.py": b"a"
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"hashes": {"sha256": "0" * 64}}, "SHA-256 differs"),
+        ({"hashes": {}}, "SHA-256 differs"),
+        ({"size": wheels.MAX_ARCHIVE + 1}, "or larger"),
+        ({"url": "https://index.example/../../other.tar.gz"}, "not on the package index"),
+    ],
+)
+def test_another_source_distribution_than_announced_is_refused(
+    indexed: Callable[..., None], entry: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    indexed(SDIST, **entry)
+    with pytest.raises(BuildError, match=message):
+        wheels.source_distribution("vllm", "1")
+    assert not (tmp_path / "cache" / wheels.SDISTS).exists()
+
+
+@pytest.mark.parametrize("content", [b"no archive", SDIST[:-30], gzip.compress(b"no tar" * 200)])
+def test_a_broken_source_distribution_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(content)
+    with pytest.raises(BuildError, match="not a source distribution"):
+        wheels.read_source_distribution(tmp_path / "a.tar.gz", lambda path: True)
+
+
+def test_a_source_distribution_that_unpacks_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels, "MAX_SOURCES", 1024 * 1024)
+    (tmp_path / "a.tar.gz").write_bytes(sdist({"tests/large.txt": bytes(2 * 1024 * 1024)}))
+    with pytest.raises(BuildError, match="unpacks to more than"):
+        wheels.read_source_distribution(tmp_path / "a.tar.gz", lambda path: False)

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.surveys.upstream import tree as tree_module
 from pytest_vllm_regress.surveys.upstream.tree import TestTree, texts_in, write_tree
 from tests.helpers.repositories import RepositoryBuilder
 
@@ -81,3 +82,57 @@ def test_a_commit_without_tests_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     with pytest.raises(UsageError, match="has no folder tests"):
         write_tree(Repository.at(builder.place), "main", tmp_path / "tree")
+
+
+@pytest.mark.parametrize("files", [None, {"README": ""}, {"tests/test_old.py": ""}])
+def test_tests_of_a_release_that_the_clone_does_not_have_come_from_its_source_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str] | None
+) -> None:
+    asked: list[str] = []
+
+    def source_distribution(package: str, version: str, say: object) -> Path:
+        asked.append(f"{package} {version}")
+        return tmp_path / "archive"
+
+    contents = {"tests/test_new.py": b"", "vllm/a.py": b"", "pyproject.toml": b"[a]"}
+    monkeypatch.setattr(tree_module, "source_distribution", source_distribution)
+    monkeypatch.setattr(
+        tree_module,
+        "read_source_distribution",
+        lambda archive, wanted: {path: text for path, text in contents.items() if wanted(path)},
+    )
+    repository = None
+    if files is not None:
+        builder = RepositoryBuilder(tmp_path / "clone")
+        builder.commit("old", files)
+        repository = Repository.at(builder.place)
+    (tmp_path / "tree").mkdir()
+    tree = write_tree(repository, "v1.2", tmp_path / "tree", release="1.2")
+    assert (tree.revision, asked) == ("v1.2", ["vllm 1.2"])
+    assert tree.select(["tests/test_new.py"])
+    assert (tree.root / "pyproject.toml").read_bytes() == b"[a]"
+    assert not (tree.root / "vllm").exists()
+
+
+def test_a_revision_with_tests_is_not_replaced_by_the_release(tmp_path: Path) -> None:
+    builder = RepositoryBuilder(tmp_path / "clone")
+    commit = builder.commit("tests", FILES)
+    (tmp_path / "tree").mkdir()
+    repository = Repository.at(builder.place)
+    assert write_tree(repository, "main", tmp_path / "tree", release="1.2").revision == commit
+
+
+@pytest.mark.parametrize(
+    "names", [("tests/a", "tests/a/test_b.py"), ("tests/../../test_c.py",), ("tests//test_d.py",)]
+)
+def test_a_source_distribution_writes_nothing_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(tree_module, "source_distribution", lambda *_: tmp_path / "archive")
+    monkeypatch.setattr(
+        tree_module, "read_source_distribution", lambda *_: dict.fromkeys(names, b"")
+    )
+    (tmp_path / "tree").mkdir()
+    with pytest.raises(UsageError, match=names[-1].rpartition("/")[0]):
+        write_tree(None, "v1.2", tmp_path / "tree", release="1.2")
+    assert not list(tmp_path.glob("test_*"))
