@@ -386,14 +386,16 @@ class UpstreamTests:
     def __init__(
         self, copy: Copy, clone: Repository, tree: TestTree, sound: Path, engines: bool
     ) -> None:
-        self._copy, self._clone, self._tree = copy, clone, tree
+        self._copy, self._tree = copy, tree
+        self._history = clone.commits_touching({fault.path for fault in read_faults().values()})
         self._sound, self._engines = sound, engines
         self._files: dict[str, tuple[str, ...]] = {}
 
     def files_of(self, path: str) -> tuple[str, ...]:
         """Return the files that ``try --upstream`` would run for a change of this module."""
         if path not in self._files:
-            files = files_about(frozenset([path]), self._tree, self._clone)
+            history = (commit for commit in self._history if path in commit.touched)
+            files = files_about(frozenset([path]), self._tree, history)
             self._files[path] = tuple(
                 file
                 for file in files

@@ -4,20 +4,27 @@ was interrupted goes on."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import planted_tests
 from benchmarks.planted import (
+    ROOT,
     Copy,
     Fault,
     Outcome,
     chosen,
+    entry_name,
     functions_of,
     measure,
     outcome_of,
+    outcome_of_tests,
     read_faults,
     table,
 )
@@ -85,7 +92,8 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path / "record.jsonl", Outcome, what="faults")
     measure(faults, store, ask)
     assert asked == ["a-00", "a-01", "a-02", "a-00", "a-02", "a-03"]
-    assert dict(store.entries) == dict.fromkeys(("a-01", "a-02", "a-03"), outcome)
+    kept = [entry_name(fault.id, "cases") for fault in faults[1:]]
+    assert dict(store.entries) == dict.fromkeys(kept, outcome)
 
 
 def _result(verdict: Verdict, ended_at: float, case_id: str = "one", **more: Any) -> TestResult:
@@ -131,14 +139,93 @@ def test_the_environment_is_not_written_through_a_link(copy: Copy, tmp_path: Pat
         assert os.stat(planted).st_nlink == 1
 
 
-def test_the_table_counts_what_found_each_fault() -> None:
+def test_the_table_counts_what_found_each_fault_and_how_far_each_finder_came() -> None:
     faults = {name: dataclasses.replace(FAULT, id=name) for name in ("a", "b", "c", "d", "e")}
     outcomes = {
-        "a": Outcome("case", 10.0, ("one",), 3),
-        "b": Outcome("invariant", 30.0, ("one",), 3),
-        "c": Outcome("none", 50.0, ("one",), 3, out_of_time=True),
-        "d": Outcome("none", 0.0, (), 0),
+        "a cases": Outcome("case", 10.0, ("one",), 3),
+        "b cases": Outcome("invariant", 30.0, ("one",), 3),
+        "c cases": Outcome("none", 50.0, ("one",), 3, out_of_time=True),
+        "d cases": Outcome("none", 0.0, (), 0),
+        "a upstream": Outcome("upstream", 4.0, ("one",), 3),
+        "c upstream": Outcome("upstream", 4.0, ("one",), 3),
+        "d upstream": Outcome("none", 4.0, ("one",), 3),
     }
-    *_, row, _, times = table(outcomes, faults)
-    assert row == "| all | 5 | 4 | 1 | 1 | 0 | 1 | 1 |"
-    assert times == "First answer: median 20 s, 10 to 30 s."
+    lines = list(table(outcomes, faults))
+    assert "| all | 5 | 1 | 1 | 2 | 3 |" in lines
+    assert "| cases | 4 | 2 | 0 | 1 | 1 | 20 s |" in lines
+    assert "| upstream | 3 | 2 | 1 | 0 | 0 | 4 s |" in lines
+
+
+TESTS = """\
+import pytest, vllm.a
+
+def test_calls_it():
+    assert vllm.a.limit(3)
+
+def test_calls_it_and_does_not_notice():
+    assert vllm.a.limit(4)
+
+def test_does_not_call_it():
+    pass
+
+def test_fails_always():
+    assert not vllm.a.limit(4)
+"""
+CONFTEST = """\
+from pytest_vllm_regress.target_site.vllm_regress_target import reached
+reached.install()
+"""
+
+
+@pytest.mark.parametrize(
+    ("replace", "failing", "noticing"),
+    [
+        ("n > 3", "tests/test_a.py::test_calls_it", 2),
+        ("n >= 3.0", "", 2),
+        ("(__import__('os')._exit(3) if n == 3 else True)", "tests/test_a.py::test_calls_it", 2),
+    ],
+)
+def test_tests_that_pass_and_execute_the_function_find_a_fault(
+    tmp_path: Path, replace: str, failing: str, noticing: int
+) -> None:
+    fault = dataclasses.replace(FAULT, replace=replace)
+    (tmp_path / "vllm").mkdir()
+    module, base = tmp_path / "vllm" / "a.py", tmp_path / "base.py"
+    base.write_text(STOCK)
+    os.link(base, module)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    functions = functions_of(fault, STOCK)
+    entry = {
+        "id": fault.id,
+        "path": str(module),
+        "base": str(base),
+        "faulty": fault.planted_in(STOCK),
+        "functions": functions.names,
+        "files": ["tests/test_a.py"],
+    }
+    found = tmp_path / "found.jsonl"
+    plan = {"sound": str(tmp_path / "sound.jsonl"), "found": str(found), "limit_s": 20.0}
+    (tmp_path / planted_tests.PLAN).write_text(json.dumps({**plan, "faults": [entry]}))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.planted_tests"]
+    paths = os.pathsep.join((str(tmp_path), str(ROOT)))
+    with functions.recorded(tmp_path / "executed"):
+        subprocess.run(
+            [*command, "-p", "no:vllm_regress", f"--rootdir={tmp_path}", "tests"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": paths},
+            check=True,
+            timeout=120,
+        )
+    outcome = outcome_of_tests(list(map(json.loads, found.read_text().splitlines())))
+    assert (outcome.test, outcome.executing) == (failing, noticing)
+    assert (outcome.found_by, outcome.without) == (
+        ("upstream", "passed") if failing else ("none", "")
+    )
+    assert module.samefile(base)
+
+
+def test_code_that_differs_in_its_position_only_is_not_changed() -> None:
+    with pytest.raises(ValueError, match="no function to change"):
+        planted_tests.change_functions(__file__, "def f(): pass\n", "\n\ndef f(): pass\n")

@@ -51,9 +51,10 @@ def test_the_files_import_a_changed_module_or_were_changed_with_it(
     repository = Repository.at(builder.place)
     (tmp_path / "written").mkdir()
     tests = write_tree(repository, "HEAD", tmp_path / "written")
-    files = files_about(frozenset({"vllm/engine.py", "csrc/a.cu"}), tests, repository)
+    changed = frozenset({"vllm/engine.py", "csrc/a.cu"})
+    files = files_about(changed, tests, repository.commits_touching(sorted(changed)))
     assert files == ("tests/test_engine.py", "tests/test_beside.py", "tests/test_once.py")
-    assert files_about(frozenset({"vllm/__init__.py"}), tests, repository) == ()
+    assert files_about(frozenset({"vllm/__init__.py"}), tests, []) == ()
 
 
 def test_a_test_that_passes_on_the_base_and_fails_with_the_patch_is_broken(
