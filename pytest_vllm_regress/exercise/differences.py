@@ -10,7 +10,8 @@ from typing import Any
 
 Answers = Mapping[str, Any]
 """Answers, states and counters by name: station, act and request."""
-ERROR, LEFTOVERS = "error", "leftovers"
+ERROR, LEFTOVERS, FAILED = "error", "leftovers", "failed"
+"""Members of an answer that say that something failed; ``failed``: a stream had an error."""
 _ORDER = (
     ERROR,
     "status",
@@ -68,12 +69,24 @@ class Difference:
 
 
 def differences(before: Answers, after: Answers) -> list[Difference]:
-    """Return the difference of each answer that ``before`` has, the clearest first."""
+    """Return how each answer differs, the clearest first. What is None in ``before`` is not
+    compared."""
     return sorted(
-        difference(name, answer, after.get(name, {ERROR: ["no answer", ""]}))
-        for name, answer in before.items()
-        if answer != after.get(name)
+        difference(
+            name, before.get(name, {}), after[name] if name in after else _missing(name, after)
+        )
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name, {}) is not None and before.get(name) != after.get(name)
     )
+
+
+def _missing(name: str, after: Answers) -> Any:
+    """Return the error because of which there is no answer."""
+    act = name.partition("/")[0]
+    for place in (f"{act}/start", f"{act}/end", "start", *after):
+        if place in after and place.endswith(("start", "end")) and _is_fault(after[place]):
+            return after[place]
+    return {ERROR: ["no answer", ""]}
 
 
 def difference(name: str, before: Any, after: Any) -> Difference:
@@ -101,7 +114,7 @@ def _is_fault(answer: Any) -> bool:
         return False
     status = answer.get("status")
     refused = isinstance(status, int) and status >= 400
-    return refused or bool(answer.get(ERROR) or answer.get(LEFTOVERS))
+    return refused or any(answer.get(name) for name in (ERROR, LEFTOVERS, FAILED))
 
 
 def _different(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _CONCATENATED = frozenset(
-    ["content", "reasoning", "reasoning_content", "text", "arguments", "delta", "partial_json", "thinking", "refusal"]
+    [
+        "content",
+        "reasoning",
+        "reasoning_content",
+        "text",
+        "arguments",
+        "delta",
+        "partial_json",
+        "thinking",
+        "refusal",
+    ]
 )
 """Texts that a stream sends in pieces."""
 OF_TIME = re.compile(r"second|time|_created|_info|throughput|flops|bytes_")

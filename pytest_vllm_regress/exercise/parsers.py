@@ -16,6 +16,8 @@ from ..fuzz.parsers.parser_process import ParserProcess
 from ..fuzz.parsers.parser_question import CutKind, ParserQuestion, cut
 from ..util.codec import replace
 
+PARSERS = "parsers"
+"""Name of the station."""
 SEED, COUNT = 5, 14
 _KINDS = (CutKind.TOKENS, CutKind.SEVERAL, CutKind.ONCE)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from ..engines.http.health import Metrics
+from ..engines.http.transport import ENDING_S
 from ..engines.inputs.script import Script
 from ..engines.server import Server
 from ..engines.session import Session
@@ -24,9 +26,9 @@ from ..errors import ChildDied, DeadlineExceeded, RegressError, ScriptError, Uns
 from ..fuzz.kept import kept_engine
 from ..util.codec import encode
 from ..util.deadline import Deadline
-from .differences import ERROR, LEFTOVERS
+from .differences import ERROR, FAILED, LEFTOVERS
 from .http_answers import OF_TIME, added_up, events_of, normalised
-from .workload import Act, Exchange, Item, Station, exchanges_of, options_of, prompt_of
+from .workload import Act, Exchange, Item, Station, options_of, prompt_of
 
 HOST = "vllm_regress_target.hosts.exercise"
 ACT_S = 90.0
@@ -37,6 +39,10 @@ EXCHANGE_S = 30.0
 _SETTLING_S = 2.0
 _PAUSE_S = 0.05
 _MAX_TEXT = 2000
+KILL_CORE, TERMINATE = _SIGNALS = ("kill core", "terminate")
+"""Calls that are signals."""
+_NOTICED_S = 1.0
+"""Time in which the front process learns that its core is dead."""
 _PROCESS_ALONE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """The core runs in the engine's own process, so that its steps can be counted."""
 
@@ -86,6 +92,9 @@ class StationRun:
         return EngineSpec.create(**fields)
 
     def _act(self, running: Any, act: Act) -> None:
+        if act.call in _SIGNALS:
+            self.answers[act.name] = _signalled(running, act.call)
+            return
         if isinstance(running, Server):
             self._served(running, act)
         elif act.call:
@@ -117,19 +126,27 @@ class StationRun:
             server.api_key: "KEY",
         }
         before = _counters(server)
-        named = list(exchanges_of(act))
-        replies = asyncio.run(_exchanged(server, act, [one for _, one in named]))
-        for (name, _), reply in zip(named, replies, strict=True):
-            self.answers[f"{act.name}/{name}"] = normalised(reply, hidden)
+        for number, reply in enumerate(asyncio.run(_exchanged(server, act)), 1):
+            self.answers[f"{act.name}/{number}"] = normalised(reply, hidden)
         try:
             server.scripts.check()
         except ScriptError as error:  # which is one more answer of the engine
             problem = str(error).partition("could not be followed")[2]
             self.answers[f"{act.name}/scripts"] = {"text": problem[:300]}
-        after = _counters(server)
+        after = _counters(server) or before
         changes = {name: round(value - before.get(name, 0), 3) for name, value in after.items()}
         counted = {name: change for name, change in changes.items() if change}
         self.answers[f"{act.name}/metrics"] = {"metrics": counted}
+
+
+def _signalled(running: Any, name: str) -> dict[str, Any]:
+    """Kill the core and return nothing, or terminate everything and return the exit code."""
+    if name == KILL_CORE:
+        running.signal(signal.SIGKILL, "core")
+        time.sleep(_NOTICED_S)
+        return {}
+    running.signal(signal.SIGTERM)
+    return {"exit": running.wait_for_exit(ENDING_S, all_processes=True)}
 
 
 def _request(running: Any, item: Item) -> dict[str, Any]:
@@ -141,7 +158,7 @@ def _request(running: Any, item: Item) -> dict[str, Any]:
         "prompt": prompt_of(item),
         "options": options_of(item),
         "model": str(running.started.kwargs["model"]),
-        "adapter": lora and running._numbered(lora),
+        "adapter": lora and running.numbered(lora),
     }
 
 
@@ -159,7 +176,10 @@ def _counters(server: Server) -> dict[str, float]:
     counted: dict[str, float] = {}
     end = time.monotonic() + _SETTLING_S
     while time.monotonic() < end:
-        again = dict(_samples(server.get("/metrics").text))
+        try:
+            again = dict(_samples(server.get("/metrics").text))
+        except (RegressError, ValueError):  # a server whose core was killed
+            return {}
         if again == counted:
             break
         counted = again
@@ -174,10 +194,10 @@ def _samples(text: str) -> Iterator[tuple[str, float]]:
             yield f"{name} {shown}".strip(), value
 
 
-async def _exchanged(server: Server, act: Act, exchanges: Sequence[Exchange]) -> list[Any]:
-    """Send the exchanges and return their answers."""
+async def _exchanged(server: Server, act: Act) -> list[dict[str, Any]]:
+    """Send the exchanges of an act and return their answers."""
     async with server.async_client(timeout=EXCHANGE_S) as client:
-        calls = [_exchange(client, server.model, one) for one in exchanges]
+        calls = [_exchange(client, server.model, one) for one in act.exchanges]
         if act.together:
             return list(await asyncio.gather(*calls))
         return [await call for call in calls]
@@ -216,7 +236,7 @@ async def _answer(response: httpx.Response, exchange: Exchange) -> dict[str, Any
             return {**answer, "closed": True}
     events = list(events_of(lines))
     if any(isinstance(data, dict) and ERROR in data for _, data in events):
-        answer["failed"] = True
+        answer[FAILED] = True
     return {**answer, **added_up(events)}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from ..fuzz.drawing import drawn
@@ -13,6 +14,7 @@ from ..util.codec import Document, Meta, encode, load, replace
 from ..util.paths import DATA
 
 FOLDER = DATA / "exercise"
+_MAX_DESCRIBED = 200
 _MAX_BYTES = 1024 * 1024
 _IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 _FILLER = "the quick brown fox jumps over a lazy dog, 0123456789 times; "
@@ -32,6 +34,7 @@ class Item(Request, frozen=True):
         at, abort_at: the step before which it is added, and aborted.
         end, after: how it is ended early, after so many results.
         plain: without the options that other requests have.
+        times: how many requests of this kind, each with another number behind its prompt.
     """
 
     id: str = ""
@@ -45,6 +48,7 @@ class Item(Request, frozen=True):
     end: End = ""
     after: int = 0
     plain: bool = False
+    times: int = 1
 
 
 class Exchange(Document, frozen=True):
@@ -72,10 +76,9 @@ class Act(Document, frozen=True):
     """What is asked together, and before anything else is.
 
     Attributes:
-        drawn: seed and number of drawn questions, whose requests come first.
-        call: a method of the engine instead of requests, with its ``arguments``.
+        drawn: seed and number of drawn questions, whose requests come last.
+        call: a method of the engine instead of requests, with its ``arguments``; or a signal.
         together: the exchanges are sent at the same time, else one after the other.
-        signal: sent to the core or the server while the requests run.
     """
 
     name: str
@@ -85,13 +88,13 @@ class Act(Document, frozen=True):
     call: str = ""
     arguments: Mapping[str, Any] = {}
     together: bool = False
-    signal: Literal["", "kill core", "terminate"] = ""
 
     def items(self) -> list[Item]:
         """Return all requests, each with an id."""
         listed = [
             replace(one, prompt=_with_bytes(one.prompt), said=tuple(map(_with_bytes, one.said)))
-            for one in self.requests
+            for item in self.requests
+            for one in _repeated(item)
         ]
         if self.drawn is not None:
             seed, count = self.drawn
@@ -106,6 +109,12 @@ class Act(Document, frozen=True):
 def _item(request: Request) -> Item:
     fields = {name: getattr(request, name) for name in Request.__struct_fields__}
     return Item(**{**fields, "abort_after": None, "adapter": None, "priority": None}, plain=True)
+
+
+def _repeated(item: Item) -> list[Item]:
+    if item.times == 1:
+        return [item]
+    return [replace(item, prompt=f"{item.prompt}{number}") for number in range(item.times)]
 
 
 def _with_bytes(text: str) -> str:
@@ -170,7 +179,27 @@ def options_of(item: Item) -> dict[str, Any]:
     return options if item.plain else {"max_tokens": 8, "temperature": 0.0, **options}
 
 
-def exchanges_of(act: Act) -> Iterator[tuple[str, Exchange]]:
-    """Yield the exchanges with their names."""
-    for number, exchange in enumerate(act.exchanges, 1):
-        yield f"{number}", exchange
+def described(name: str) -> str:
+    """Return what was asked, of the answer with this name (station, act and request); empty if the
+    name says it."""
+    station_name, _, rest = name.partition("/")
+    act_name, _, request = rest.partition("/")
+    for station in stations():
+        for act in station.acts if station.name == station_name else ():
+            if act.name == act_name:
+                return _described(act, request)[:_MAX_DESCRIBED]
+    return ""
+
+
+def _described(act: Act, request: str) -> str:
+    if act.exchanges and request.isdecimal():
+        exchange = act.exchanges[int(request) - 1]
+        said = f", says {exchange.said}" if exchange.said else ""
+        return f"{exchange.to} {exchange.text or json.dumps(encode(exchange.body))}{said}"
+    for item in act.items():
+        if item.id == request:
+            fields = {
+                name: one for name, one in encode(item).items() if name not in ("id", "plain")
+            }
+            return json.dumps(fields, ensure_ascii=False)
+    return act.call

@@ -205,7 +205,7 @@ def _joined(answer: Json) -> Json:
     kind = answer.pop("kind", "")
     early = answer.pop("ended early", False)
     outputs: dict[int, Json] = {}
-    for step, part in parts:
+    for _, part in parts:
         if not hasattr(part.outputs, "__iter__"):  # of a pooling task
             answer["data"] = _rounded(part.outputs)
             continue
