@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..engines.settings import KEPT_REQUESTS
 from ..environments.names import sources_looked_up_once
-from ..exercise.comparison import ExerciseComparison, compare_exercise
+from ..fuzz.exercise.comparison import ExerciseComparison, compare_exercise
 from ..history.patch import PatchEffect, PatchRunner, compare, plan_comparison
 from ..output.formats import OutputFiles
 from ..runner.slots import machine_room

@@ -11,19 +11,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .._version import __version__
-from ..cases.proofs.proof import lock_id
-from ..engines.probe import TARGET
-from ..engines.session import Session
-from ..engines.settings import KEPT_REQUESTS
-from ..engines.standalone import bare_session
-from ..errors import RegressError
-from ..history.patch import PatchComparison
-from ..runner.batch import digest
-from ..util.codec import Document
-from ..util.paths import writable_root
-from ..util.report import Section
-from ..util.store import Store
+from ..._version import __version__
+from ...cases.proofs.proof import lock_id
+from ...engines.probe import TARGET
+from ...engines.session import Session
+from ...engines.settings import KEPT_REQUESTS
+from ...engines.standalone import bare_session
+from ...errors import RegressError
+from ...history.patch import PatchComparison
+from ...runner.batch import digest
+from ...util.codec import Document
+from ...util.paths import writable_root
+from ...util.report import Section
+from ...util.store import Store
 from .differences import ERROR, Answers, Difference, Grade, clearest, differences
 from .parsers import PARSERS, parser_answers
 from .station_run import HOST, StationRun

@@ -7,14 +7,14 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..engines.inputs.formats import Meaning
-from ..engines.session import Session
-from ..fuzz.drawing import drawn
-from ..fuzz.parsers.meaning import meanings
-from ..fuzz.parsers.parser_hunter import ParserHunter, ReadFormat
-from ..fuzz.parsers.parser_process import ParserProcess
-from ..fuzz.parsers.parser_question import CutKind, ParserQuestion, cut
-from ..util.codec import replace
+from ...engines.inputs.formats import Meaning
+from ...engines.session import Session
+from ...util.codec import replace
+from ..drawing import drawn
+from ..parsers.meaning import meanings
+from ..parsers.parser_hunter import ParserHunter, ReadFormat
+from ..parsers.parser_process import ParserProcess
+from ..parsers.parser_question import CutKind, ParserQuestion, cut
 
 PARSERS = "parsers"
 """Name of the station."""

@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from ..fuzz.drawing import drawn
-from ..fuzz.engines.engine_question import Request
-from ..fuzz.engines.question_drawing import questions
-from ..util.codec import Document, Meta, encode, load, replace
-from ..util.paths import DATA
+from ...util.codec import Document, Meta, encode, load, replace
+from ...util.paths import DATA
+from ..drawing import drawn
+from ..engines.engine_question import Request
+from ..engines.question_drawing import questions
 
 FOLDER = DATA / "exercise"
 _MAX_DESCRIBED = 200

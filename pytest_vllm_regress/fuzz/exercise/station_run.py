@@ -16,16 +16,16 @@ from typing import Any
 
 import httpx
 
-from ..engines.http.health import Metrics
-from ..engines.http.transport import ENDING_S
-from ..engines.inputs.script import Script
-from ..engines.server import Server
-from ..engines.session import Session
-from ..engines.spec import EngineSpec, Front, front_named
-from ..errors import ChildDied, DeadlineExceeded, RegressError, ScriptError, Unsupported
-from ..fuzz.kept import kept_engine
-from ..util.codec import encode
-from ..util.deadline import Deadline
+from ...engines.http.health import Metrics
+from ...engines.http.transport import ENDING_S
+from ...engines.inputs.script import Script
+from ...engines.server import Server
+from ...engines.session import Session
+from ...engines.spec import EngineSpec, Front, front_named
+from ...errors import ChildDied, DeadlineExceeded, RegressError, ScriptError, Unsupported
+from ...util.codec import encode
+from ...util.deadline import Deadline
+from ..kept import kept_engine
 from .differences import ERROR, FAILED, LEFTOVERS
 from .http_answers import OF_TIME, added_up, events_of, normalised
 from .workload import Act, Exchange, Item, Station, options_of, prompt_of
