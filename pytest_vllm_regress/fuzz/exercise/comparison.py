@@ -101,17 +101,17 @@ def _shown(one: Difference) -> str:
 
 
 class Exercise:
-    """The stations of one environment. ``names``: those that are run; empty for all."""
+    """The stations with these names in one environment."""
 
-    def __init__(self, session: Session, environment: str, names: Collection[str] = ()) -> None:
+    def __init__(self, session: Session, environment: str, names: Collection[str]) -> None:
         self._session, self._environment, self._names = session, environment, names
 
     def run(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield each station with its answers, by act and request."""
         for station in stations():
-            if not self._names or station.name in self._names:
+            if station.name in self._names:
                 yield station.name, StationRun(self._session, self._environment, station).run()
-        if not self._names or PARSERS in self._names:
+        if PARSERS in self._names:
             try:
                 answers = parser_answers(self._session, self._environment)
             except RegressError as error:
@@ -126,14 +126,14 @@ def compare_exercise(
 
     ``base_again``: also if they are known.
     """
-    kept = _kept_answers(comparison, base_again)
+    kept, names = _kept_answers(comparison, base_again), all_names()
     with bare_session(say, device="sim", leftovers=KEPT_REQUESTS) as session:
-        if missing := [name for name in _all_names() if name not in kept]:
+        if missing := [name for name in names if name not in kept]:
             say(f"running the exercise in {comparison.before}")
             for name, answers in Exercise(session, comparison.before, missing).run():
                 kept.add(name, StationAnswers(answers))
         say(f"running the exercise in {comparison.after}")
-        after = dict(Exercise(session, comparison.after).run())
+        after = dict(Exercise(session, comparison.after, names).run())
         found = _found(kept, after)
         sure = found and _repeated(comparison, session, kept, after, say)
     stable = [one for one in found if one.name in {other.name for other in sure}]
@@ -158,7 +158,8 @@ def _repeated(
     return _found(kept, {**after, **again})
 
 
-def _all_names() -> list[str]:
+def all_names() -> list[str]:
+    """Return the names of all stations."""
     return [*(station.name for station in stations()), PARSERS]
 
 

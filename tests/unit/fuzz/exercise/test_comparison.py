@@ -27,8 +27,8 @@ class Stand:
     answers: dict[str, list[dict[str, Any]]]
     ran: list[tuple[str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
 
-    def exercise(self, session: object, environment: str, names: tuple[str, ...] = ()) -> Any:
-        asked = tuple(names) or ("one", "two")
+    def exercise(self, session: object, environment: str, names: tuple[str, ...]) -> Any:
+        asked = tuple(names)
         self.ran.append((environment, asked))
         runs = self.answers[environment]
         answers = runs.pop(0) if len(runs) > 1 else runs[0]
@@ -47,7 +47,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stand:
     monkeypatch.setattr(comparison, "bare_session", session)
     monkeypatch.setattr(comparison, "Exercise", stand.exercise)
     monkeypatch.setattr(comparison, "lock_id", lambda name: "lock")
-    monkeypatch.setattr(comparison, "_all_names", lambda: ["one", "two"])
+    monkeypatch.setattr(comparison, "all_names", lambda: ["one", "two"])
     return stand
 
 
@@ -97,5 +97,6 @@ def test_the_summary_counts_and_the_section_shows_the_clearest(stand: Stand) -> 
     assert "2 of 2 answers differ, 1 of them with a failure (one 1, two 1)" in result.summary()
     summary, lines = result.section().parts
     assert summary == result.summary()
+    assert isinstance(lines, tuple)
     assert [line.split()[0] for line in lines] == ["breaks", "changes"]
     assert [one["name"] for one in result.to_json()["differences"]] == ["one/a/1", "two/a/1"]
