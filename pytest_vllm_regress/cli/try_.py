@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..engines.settings import KEPT_REQUESTS
 from ..environments.names import sources_looked_up_once
+from ..fuzz.exercise.comparison import ExerciseComparison, compare_exercise
 from ..history.patch import PatchEffect, PatchRunner, compare, plan_comparison
 from ..output.formats import OutputFiles
 from ..runner.slots import machine_room
@@ -63,7 +64,15 @@ def try_(
             jobs or machine_room(),
             show,
         )
-        report = compare(comparison, runner, base_again=base_again)
+        exercises: list[ExerciseComparison] = []
+
+        def exercise() -> None:
+            exercises.append(compare_exercise(comparison, show, base_again=base_again))
+            show(exercises[0].summary())
+
+        # Who names cases asks for these alone.
+        farther = None if case_ids else exercise
+        report = compare(comparison, runner, base_again=base_again, after_closest=farther)
         if report.interrupted:
             files.save(report.run, command.cases, show)
             raise KeyboardInterrupt
@@ -71,6 +80,9 @@ def try_(
     if tests is not None:
         report = report.with_tests(tests.not_executed)
     shown, document = report.report(), report.to_json()
+    for one in exercises:
+        shown = replace(shown, sections=[*shown.sections, one.section()])
+        document["exercise"] = one.to_json()
     if tests is not None:
         shown = replace(shown, sections=[*shown.sections, tests.section()])
         document["upstream"] = tests.to_json()
@@ -78,5 +90,9 @@ def try_(
     files.save(report.run, command.cases, show)
     if unbuilt := next((outcome for outcome in report.outcomes if outcome.unbuilt), None):
         return unbuilt.exit_code
-    broken = report.having(PatchEffect.BREAKS) or (tests is not None and tests.broken())
+    broken = [
+        *report.having(PatchEffect.BREAKS),
+        *(tests.broken() if tests is not None else ()),
+        *(difference for one in exercises for difference in one.broken()),
+    ]
     return UNEXPECTED if broken else OK

@@ -444,11 +444,18 @@ class PatchReport:
 
 
 def compare(
-    comparison: PatchComparison, runner: PatchRunner, *, base_again: bool = False
+    comparison: PatchComparison,
+    runner: PatchRunner,
+    *,
+    base_again: bool = False,
+    after_closest: Callable[[], None] | None = None,
 ) -> PatchReport:
     """Run the cases on the base, unless its verdicts are known, and with the patch where that can
     change something: a case that the base fails already is run only if it is related to the
-    changed files, because the patch may fix it."""
+    changed files, because the patch may fix it.
+
+    ``after_closest`` is called before the farther cases are run. What it executes counts as
+    exercised."""
     base = BaseVerdicts(comparison, runner.options.pytest_args)
     key = [*(lock_id(name) for name in (comparison.before, comparison.after))]
     key += [comparison.base_environment, *(case.id for case in comparison.cases)]
@@ -473,6 +480,10 @@ def compare(
         effects += [effect_on(case, before.get(case.id, ()), after.get(case.id)) for case in cases]
         if outcomes[-1].interrupted:
             break
+        if after_closest is not None:
+            with comparison.functions.recorded(patched.directory):
+                after_closest()
+            after_closest = None
     not_executed = comparison.functions.not_executed(patched.directory)
     if not any(outcome.interrupted or outcome.lost for outcome in outcomes):
         patched.close()
