@@ -10,6 +10,8 @@ cases      the cases that `vllm-regress try` would run first are run there, as `
            a test has an unexpected verdict or an engine keeps what it should not (an invariant).
            Cases of which it is recorded that they execute none of the changed functions are not run:
            they cannot notice it. The verdicts without the fault are those of the table.
+exercise   the exercise of `vllm-regress try`: those stations that execute a changed function without
+           the fault, until an answer differs that is the same in every run without the fault.
 upstream   vLLM's own tests of the changed module, which `vllm-regress try --upstream` would run, as
            far as they pass without the fault and execute a changed function, until one fails.
 
@@ -34,7 +36,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -54,11 +56,20 @@ from pytest_vllm_regress.cases.results import (
 )
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.engines.settings import KEPT_REQUESTS
+from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.engines.target import built_target, inspect
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.install import BYTECODE, link_packages
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.fuzz.exercise.comparison import (
+    Exercise,
+    StationAnswers,
+    workload_id,
+)
+from pytest_vllm_regress.fuzz.exercise.differences import Answers, Difference, differences
+from pytest_vllm_regress.fuzz.exercise.parsers import PARSERS
+from pytest_vllm_regress.fuzz.exercise.workload import stations
 from pytest_vllm_regress.history.case_coverage import CaseCoverage
 from pytest_vllm_regress.history.changed_functions import ChangedFunctions, changed_functions
 from pytest_vllm_regress.history.patch import nearness
@@ -85,7 +96,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "benchmarks" / "planted.toml"
 RECORD = ROOT / "docs" / "records" / "planted.jsonl"
 ENVIRONMENT = "vllm-0.33.0"
-LIMITS_S = {"cases": 150.0, "upstream": 90.0}
+LIMITS_S = {"cases": 150.0, "exercise": 150.0, "upstream": 90.0}
 """Seconds for one fault, on an idle machine, by finder."""
 _TEST_LIMITS = RunLimits(test_s=120.0, collect_s=1200.0)
 _STARTS_ENGINES = re.compile(
@@ -125,12 +136,13 @@ class Fault:
 class Outcome:
     """What one finder said about one fault.
 
-    ``found_by``: ``case``, ``invariant``, ``upstream`` or ``none``. ``containers``: those with which
-    an invariant was broken. ``seconds``: until the first answer, else until the end. ``ran``: the
-    cases, or upstream's files, of which a test was run. ``executing``: number of cases that execute
-    a changed function, or of upstream's tests that pass without the fault. ``out_of_time``: the
-    limit ended the run. ``load``: of the machine before. ``invariants``: which state of them.
-    ``without``: verdict of the same case or test without the fault, if it was run again.
+    ``found_by``: ``case``, ``invariant``, ``exercise``, ``upstream`` or ``none``. ``containers``:
+    those with which an invariant was broken. ``seconds``: until the first answer, else until the
+    end. ``ran``: the cases, or upstream's files, of which a test was run, or the stations.
+    ``executing``: number of cases, tests or stations that execute a changed function. ``case``: of
+    the exercise, the station. ``out_of_time``: the limit ended the run. ``load``: of the machine
+    before. ``invariants``: which state of them, or of the exercise. ``without``: verdict of the same
+    case or test without the fault, if it was run again.
     """
 
     found_by: str
@@ -376,6 +388,94 @@ class Bench:
         return replace(outcome, load=round(load, 1), invariants=self.invariants)
 
 
+def all_functions(faults: Iterable[Fault], copy: Copy) -> ChangedFunctions:
+    """Return the functions that the faults change."""
+    by_module: dict[str, tuple[str, ...]] = {}
+    for fault in faults:
+        changed = functions_of(fault, copy.content(fault.path))
+        for module, names in changed.by_module.items():
+            by_module[module] = tuple(dict.fromkeys((*by_module.get(module, ()), *names)))
+    return ChangedFunctions(by_module, ())
+
+
+@dataclass(frozen=True)
+class KnownStation:
+    """A station of the exercise without a fault, and the functions that it executes."""
+
+    answers: StationAnswers
+    executed: tuple[str, ...]
+
+
+class ExerciseBench:
+    """The exercise in the copy. ``known``: the stations without a fault."""
+
+    def __init__(self, copy: Copy, known: Store[KnownStation], limit_s: float) -> None:
+        self._copy, self._known, self._limit_s = copy, known, limit_s
+        self._python = str(copy.python)
+
+    def learn(self, functions: ChangedFunctions) -> None:
+        """Run the stations that are not known yet. ``functions``: of all faults."""
+        listed = [*(station.name for station in stations()), PARSERS]
+        names = [name for name in listed if name not in self._known]
+        with scratch() as folder, functions.recorded(folder / "executed"):
+            executed = planted_tests.Executed()
+            for name, answers in self._run(names):
+                known = KnownStation(StationAnswers(answers), tuple(executed.taken()))
+                self._known.add(name, known)
+                print(
+                    f"{name}: {len(answers)} answers, {len(known.executed)} functions", flush=True
+                )
+
+    def outcome(self, fault: Fault) -> Outcome:
+        """Plant a fault and run the stations that can notice it until an answer differs."""
+        wanted = set(functions_of(fault, self._copy.content(fault.path)).names)
+        names = [name for name, known in self._known.entries.items() if wanted & {*known.executed}]
+        load, begun = round(os.getloadavg()[0], 1), time.time()
+        outcome = Outcome("none", 0.0, (), len(names), load=load, invariants=workload_id()[:10])
+        if not names:
+            return outcome
+        ran: list[str] = []
+        again: Answers = {}
+        found: list[Difference] = []
+        with self._copy.planted(fault), contextlib.closing(self._run(names)) as running:
+            for name, answers in running:
+                ran.append(name)
+                seconds = round(time.time() - begun, 1)
+                if found := differences(self._known[name].answers.answers, answers):
+                    again = dict(self._run([name]))[name]
+                    break
+                if seconds > self._limit_s:
+                    break
+        late = not found and len(ran) < len(names)
+        outcome = replace(outcome, seconds=seconds, ran=tuple(ran), out_of_time=late)
+        sure = self._sure(ran[-1], {one.name for one in found}, again) if found else []
+        if not sure:
+            return outcome
+        shown = f"{sure[0].where}: before {sure[0].before}, after {sure[0].after}"
+        return replace(
+            outcome,
+            found_by="exercise",
+            case=ran[-1],
+            test=sure[0].name,
+            reason=shown[:_MAX_REASON],
+        )
+
+    def _sure(self, station: str, found: set[str], again: Answers) -> list[Difference]:
+        """Return those of the answers that differed which differ in a second run, and are the same
+        in two runs without the fault."""
+        known = self._known[station]
+        if known.answers.runs == 1:
+            answers = dict(self._run([station]))[station]
+            known = replace(known, answers=known.answers.with_run(answers))
+            self._known.add(station, known)
+        return [one for one in differences(known.answers.answers, again) if one.name in found]
+
+    def _run(self, names: Sequence[str]) -> Generator[tuple[str, dict[str, Any]]]:
+        if names:
+            with bare_session(device="sim", leftovers=KEPT_REQUESTS) as session:
+                yield from Exercise(session, self._python, names).run()
+
+
 class UpstreamTests:
     """vLLM's own tests of a release, in the copy of its environment.
 
@@ -407,11 +507,6 @@ class UpstreamTests:
         """Run the files of all faults without a fault, then with each. ``found`` gets the results;
         ``limit_s``: of the processor, for each fault."""
         contents = {fault.id: self._copy.content(fault.path) for fault in faults}
-        functions = {fault.id: functions_of(fault, contents[fault.id]) for fault in faults}
-        by_module: dict[str, tuple[str, ...]] = {}
-        for changed in functions.values():
-            for module, names in changed.by_module.items():
-                by_module[module] = tuple({*by_module.get(module, ()), *names})
         files = tuple(dict.fromkeys(file for fault in faults for file in self.files_of(fault.path)))
         plan = {
             "sound": str(self._sound),
@@ -422,7 +517,7 @@ class UpstreamTests:
                     "id": fault.id,
                     **self._copy.places(fault.path),
                     "faulty": fault.planted_in(contents[fault.id]),
-                    "functions": functions[fault.id].names,
+                    "functions": functions_of(fault, contents[fault.id]).names,
                     "files": self.files_of(fault.path),
                 }
                 for fault in faults
@@ -430,7 +525,8 @@ class UpstreamTests:
         }
         (self._tree.root / planted_tests.PLAN).write_text(json.dumps(plan))
         shutil.copy(planted_tests.__file__, self._tree.root)
-        with scratch() as folder, ChangedFunctions(by_module, ()).recorded(folder / "executed"):
+        functions = all_functions(faults, self._copy)
+        with scratch() as folder, functions.recorded(folder / "executed"):
             request = UpstreamRequest(
                 self._tree,
                 files,
@@ -481,13 +577,14 @@ def entry_name(fault_id: str, finder: str) -> str:
 def measure(
     faults: Iterable[Fault],
     store: Store[Outcome],
+    finder: str,
     ask: Callable[[Fault], Outcome | None],
     again: bool = False,
 ) -> None:
-    """Add what the cases say about each fault that has no result yet, by ``ask``. ``again``: about
-    the others, too."""
+    """Add what ``ask`` says about each fault of which ``finder`` has said nothing yet. ``again``:
+    about the others, too."""
     for fault in faults:
-        name = entry_name(fault.id, "cases")
+        name = entry_name(fault.id, finder)
         if name not in store or again:
             outcome = ask(fault)
             if outcome is not None:
@@ -502,12 +599,12 @@ def chosen(faults: dict[str, Fault], ids: Sequence[str]) -> list[Fault]:
     return [fault for fault in faults.values() if not ids or fault.id in ids]
 
 
-def copy_of(environment: str) -> Copy:
-    """Return the copy of an environment, which must be built."""
+def copy_of(environment: str, finder: str = "cases") -> Copy:
+    """Return the copy of an environment, which must be built. Each finder has its own."""
     target = built_target(environment, "sim")
     if target is None:
         raise UsageError(f"build it first: vllm-regress env build {environment}")
-    place = writable_root() / "planted" / target.python.parents[1].name
+    place = writable_root() / "planted" / f"{target.python.parents[1].name}-{finder}"
     copy = Copy(target.python, place)
     copy.make()
     copy.restore({fault.path for fault in read_faults().values()})
@@ -545,6 +642,7 @@ def describe(outcome: Outcome) -> str:
 _FOUND_BY = {
     "case": "a case",
     "invariant": "an invariant",
+    "exercise": "the exercise",
     "upstream": "upstream's tests",
 }
 _COUNTS: Mapping[str, Callable[[Outcome], bool]] = {
@@ -606,13 +704,19 @@ def main() -> int:
     elif not options.table:
         if options.source is None:
             parser.error("--source CLONE is needed for the order of the cases and tests")
-        clone, copy = Repository.at(options.source), copy_of(ENVIRONMENT)
+        clone, copy = Repository.at(options.source), copy_of(ENVIRONMENT, options.finder)
         limit_s = options.limit or LIMITS_S[options.finder]
         faults = chosen(read_faults(), options.faults)
         if options.finder == "cases":
             candidates = Candidates(load_all_cases(ROOT / "cases"), clone)
             bench = Bench(copy, candidates, limit_s, options.invariants)
-            measure(faults, store, bench.outcome, options.again)
+            measure(faults, store, options.finder, bench.outcome, options.again)
+        elif options.finder == "exercise":
+            place = writable_root() / "planted" / f"exercise-{workload_id()[:16]}.jsonl"
+            known = Store(place, KnownStation, what="the exercise without a fault", key=ENVIRONMENT)
+            exercise = ExerciseBench(copy, known, limit_s)
+            exercise.learn(all_functions(read_faults().values(), copy))
+            measure(faults, store, options.finder, exercise.outcome, options.again)
         else:
             ask_upstream(faults, store, copy, clone, options)
     print(*table(store.entries, read_faults()), sep="\n")

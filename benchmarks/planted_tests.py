@@ -102,7 +102,7 @@ class _Runs:
         _append(self._sound, file=file)
 
     def _record_all(self, items: Sequence[pytest.Item]) -> None:
-        executed = _Executed()
+        executed = Executed()
         for item in items:
             result = _run(item, items)
             _append(self._sound, test=item.nodeid, **result, executed=executed.taken())
@@ -179,7 +179,7 @@ def _run(item: pytest.Item, items: Sequence[pytest.Item]) -> dict[str, Any]:
     return {"outcome": "skipped", "reason": "", "seconds": seconds, **_outcome}
 
 
-class _Executed:
+class Executed:
     """Which of the functions of the plan of ``reached`` were executed since the last question."""
 
     def __init__(self) -> None:

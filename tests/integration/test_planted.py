@@ -88,9 +88,9 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
     store = Store(tmp_path / "record.jsonl", Outcome, what="faults")
     with pytest.raises(KeyboardInterrupt):
-        measure(faults, store, ask)
+        measure(faults, store, "cases", ask)
     store = Store(tmp_path / "record.jsonl", Outcome, what="faults")
-    measure(faults, store, ask)
+    measure(faults, store, "cases", ask)
     assert asked == ["a-00", "a-01", "a-02", "a-00", "a-02", "a-03"]
     kept = [entry_name(fault.id, "cases") for fault in faults[1:]]
     assert dict(store.entries) == dict.fromkeys(kept, outcome)
@@ -151,7 +151,7 @@ def test_the_table_counts_what_found_each_fault_and_how_far_each_finder_came() -
         "d upstream": Outcome("none", 4.0, ("one",), 3),
     }
     lines = list(table(outcomes, faults))
-    assert "| all | 5 | 1 | 1 | 2 | 3 |" in lines
+    assert "| all | 5 | 1 | 1 | 0 | 2 | 3 |" in lines
     assert "| cases | 4 | 2 | 0 | 1 | 1 | 20 s |" in lines
     assert "| upstream | 3 | 2 | 1 | 0 | 0 | 4 s |" in lines
 

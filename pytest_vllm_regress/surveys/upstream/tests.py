@@ -116,6 +116,7 @@ _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
             r"no stand-in: |GatedRepoError|SentenceTransformer\b"
             # Parsers refuse a tokenizer without their special tokens, as that of a stand-in is.
             r"|could not locate [^\n]*\btokens?\s+in the tokenizer|not found in the tokenizer"
+            r"|No valid tokenizer file found in the repo"
         ),
     ),
     (

@@ -41,6 +41,10 @@ def end(test: str, outcome: str = "passed", reason: str = "") -> dict[str, objec
             "RuntimeError: LFM2 tool parser could not locate <|x|>/<|y|> tokens in the tokenizer!",
             UpstreamOutcome.MODEL,
         ),
+        (
+            "ValueError: No valid tokenizer file found in the repo mistralai/Pixtral-12B-2409.",
+            UpstreamOutcome.MODEL,
+        ),
         ("AssertionError: Torch not compiled with CUDA enabled", UpstreamOutcome.KERNEL),
         (
             "AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'",
