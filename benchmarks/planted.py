@@ -1,7 +1,7 @@
 """Measure how many small faults planted in a release of vLLM are found, and by what.
 
     python benchmarks/planted.py --source CLONE [FAULT ...] [--finder NAME] [--again] [--limit SECONDS]
-    python benchmarks/planted.py --confirm
+    python benchmarks/planted.py --source CLONE --confirm [--finder NAME]
     python benchmarks/planted.py --table
 
 planted.toml has the faults. Each is planted alone in a copy of the environment. The finders:
@@ -16,8 +16,8 @@ upstream   vLLM's own tests of the changed module, which `vllm-regress try --ups
            far as they pass without the fault and execute a changed function, until one fails.
 
 Each result is added to docs/records/planted.jsonl at once, and faults that have one are skipped, so
-that the same command goes on where an earlier one ended. `--confirm` runs what found a fault once
-more, without any.
+that the same command goes on where an earlier one ended. `--confirm` runs the cases or stations that
+found a fault once more, without any; upstream's tests are run again at once.
 
 This module is also the plugin of pytest that stops at the first finding.
 """
@@ -105,6 +105,9 @@ _STARTS_ENGINES = re.compile(
 _REPORT = "PLANTED_REPORT"
 """Variable: where the plugin writes the result of each test when it ends."""
 _MAX_REASON = 300
+_SAME = "the same"
+_AS_EXPECTED = (Verdict.FIXED.value, "passed", _SAME)
+"""What a run without the fault says, by finder."""
 _FOUND = (Verdict.REPRODUCED, Verdict.INCONCLUSIVE)
 """Verdicts that count as a finding, because the case is FIXED without the fault."""
 
@@ -159,9 +162,14 @@ class Outcome:
     without: str = ""
 
     @property
+    def found(self) -> bool:
+        """Whether the fault was found, by something that says nothing without it."""
+        return self.found_by != "none" and self.without in ("", *_AS_EXPECTED)
+
+    @property
     def missed(self) -> bool:
-        """Whether cases that execute a changed function were run, and did not find the fault."""
-        return self.found_by == "none" and self.executing > 0
+        """Whether what executes a changed function was run, and did not find the fault."""
+        return not self.found and self.executing > 0
 
 
 def read_faults(path: Path = FAULTS) -> dict[str, Fault]:
@@ -470,6 +478,19 @@ class ExerciseBench:
             self._known.add(station, known)
         return [one for one in differences(known.answers.answers, again) if one.name in found]
 
+    def confirm(self, store: Store[Outcome]) -> None:
+        """Run the stations that found a fault once more, without any."""
+        found = {name: o for name, o in store.entries.items() if o.found_by == "exercise"}
+        stations_again = dict.fromkeys(o.case for o in found.values() if not o.without)
+        for station, answers in self._run(list(stations_again)):
+            known = self._known[station].answers.answers
+            for name, outcome in found.items():
+                if outcome.case == station:
+                    same = known.get(outcome.test) == answers.get(outcome.test)
+                    outcome = replace(outcome, without=_SAME if same else "another answer")
+                    store.add(name, outcome)
+                    print(f"{outcome.test} without a fault: {outcome.without}", flush=True)
+
     def _run(self, names: Sequence[str]) -> Generator[tuple[str, dict[str, Any]]]:
         if names:
             with bare_session(device="sim", leftovers=KEPT_REQUESTS) as session:
@@ -611,11 +632,10 @@ def copy_of(environment: str, finder: str = "cases") -> Copy:
     return copy
 
 
-def confirm(store: Store[Outcome]) -> None:
+def confirm(store: Store[Outcome], copy: Copy) -> None:
     """Run the cases that found a fault once more, without any."""
     open_cases = {o.case for o in store.entries.values() if o.case and not o.without}
     cases = [case for case in load_all_cases(ROOT / "cases") if case.id in open_cases]
-    copy = copy_of(ENVIRONMENT)
     for case in cases:
         results, *_ = run_cases(copy.python, [case], 4 * LIMITS_S["cases"])
         found = next(filter(is_finding, results), None)
@@ -647,7 +667,7 @@ _FOUND_BY = {
 }
 _COUNTS: Mapping[str, Callable[[Outcome], bool]] = {
     "tried": lambda outcome: True,
-    "found": lambda outcome: outcome.found_by != "none",
+    "found": lambda outcome: outcome.found,
     "run without finding it": lambda outcome: outcome.missed and not outcome.out_of_time,
     "not in time": lambda outcome: outcome.missed and outcome.out_of_time,
     "nothing executes it": lambda outcome: not outcome.executing,
@@ -661,7 +681,7 @@ def table(entries: Mapping[str, Outcome], faults: Mapping[str, Fault]) -> Iterat
     by_finder: dict[str, list[Outcome]] = {}
     for name, outcome in entries.items():
         fault_id, _, finder = name.partition(" ")
-        found[fault_id] |= {outcome.found_by} - {"none"}
+        found[fault_id] |= {outcome.found_by} if outcome.found else set()
         by_finder.setdefault(finder, []).append(outcome)
     yield from _row("area", "faults", *(f"by {by}" for by in _FOUND_BY.values()), "by any")
     yield "| --- " * (len(_FOUND_BY) + 3) + "|"
@@ -673,7 +693,7 @@ def table(entries: Mapping[str, Outcome], faults: Mapping[str, Fault]) -> Iterat
     yield from _row("finder", *_COUNTS, "first answer, median")
     yield "| --- " * (len(_COUNTS) + 2) + "|"
     for finder, outcomes in by_finder.items():
-        times = [outcome.seconds for outcome in outcomes if outcome.found_by != "none"]
+        times = [outcome.seconds for outcome in outcomes if outcome.found]
         first = f"{median(times):.0f} s" if times else "-"
         yield from _row(finder, *(sum(map(c, outcomes)) for c in _COUNTS.values()), first)
 
@@ -699,28 +719,35 @@ def main() -> int:
     store = Store(options.record, Outcome, what="faults planted in a release", key=ENVIRONMENT)
     if not options.table:
         store.lock()
-    if options.confirm:
-        confirm(store)
-    elif not options.table:
         if options.source is None:
             parser.error("--source CLONE is needed for the order of the cases and tests")
-        clone, copy = Repository.at(options.source), copy_of(ENVIRONMENT, options.finder)
-        limit_s = options.limit or LIMITS_S[options.finder]
-        faults = chosen(read_faults(), options.faults)
-        if options.finder == "cases":
-            candidates = Candidates(load_all_cases(ROOT / "cases"), clone)
-            bench = Bench(copy, candidates, limit_s, options.invariants)
-            measure(faults, store, options.finder, bench.outcome, options.again)
-        elif options.finder == "exercise":
-            place = writable_root() / "planted" / f"exercise-{workload_id()[:16]}.jsonl"
-            known = Store(place, KnownStation, what="the exercise without a fault", key=ENVIRONMENT)
-            exercise = ExerciseBench(copy, known, limit_s)
-            exercise.learn(all_functions(read_faults().values(), copy))
-            measure(faults, store, options.finder, exercise.outcome, options.again)
-        else:
-            ask_upstream(faults, store, copy, clone, options)
+        ask(options, store)
     print(*table(store.entries, read_faults()), sep="\n")
     return 0
+
+
+def ask(options: argparse.Namespace, store: Store[Outcome]) -> None:
+    """Ask the chosen finder about the chosen faults, or, to confirm, about none."""
+    clone, copy = Repository.at(options.source), copy_of(ENVIRONMENT, options.finder)
+    limit_s = options.limit or LIMITS_S[options.finder]
+    faults = chosen(read_faults(), options.faults)
+    if options.finder == "upstream":
+        ask_upstream(faults, store, copy, clone, options)
+    elif options.finder == "exercise":
+        place = writable_root() / "planted" / f"exercise-{workload_id()[:16]}.jsonl"
+        known = Store(place, KnownStation, what="the exercise without a fault", key=ENVIRONMENT)
+        exercise = ExerciseBench(copy, known, limit_s)
+        exercise.learn(all_functions(read_faults().values(), copy))
+        if options.confirm:
+            exercise.confirm(store)
+        else:
+            measure(faults, store, options.finder, exercise.outcome, options.again)
+    elif options.confirm:
+        confirm(store, copy)
+    else:
+        candidates = Candidates(load_all_cases(ROOT / "cases"), clone)
+        bench = Bench(copy, candidates, limit_s, options.invariants)
+        measure(faults, store, options.finder, bench.outcome, options.again)
 
 
 def ask_upstream(
