@@ -36,7 +36,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -55,6 +56,7 @@ from pytest_vllm_regress.cases.results import (
     read_appended_results,
 )
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import KEPT_REQUESTS
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.engines.target import built_target, inspect
@@ -445,12 +447,12 @@ class ExerciseBench:
         ran: list[str] = []
         again: Answers = {}
         found: list[Difference] = []
-        with self._copy.planted(fault), contextlib.closing(self._run(names)) as running:
-            for name, answers in running:
+        with self._copy.planted(fault), _session() as session:
+            for name, answers in Exercise(session, self._python, names).run():
                 ran.append(name)
                 seconds = round(time.time() - begun, 1)
                 if found := differences(self._known[name].answers.answers, answers):
-                    again = dict(self._run([name]))[name]
+                    again = dict(Exercise(session, self._python, [name]).run())[name]
                     break
                 if seconds > self._limit_s:
                     break
@@ -483,18 +485,26 @@ class ExerciseBench:
         found = {name: o for name, o in store.entries.items() if o.found_by == "exercise"}
         stations_again = dict.fromkeys(o.case for o in found.values() if not o.without)
         for station, answers in self._run(list(stations_again)):
-            known = self._known[station].answers.answers
+            known = self._known[station]
+            known = replace(known, answers=known.answers.with_run(answers))
+            self._known.add(station, known)
             for name, outcome in found.items():
                 if outcome.case == station:
-                    same = known.get(outcome.test) == answers.get(outcome.test)
-                    outcome = replace(outcome, without=_SAME if same else "another answer")
+                    stable = known.answers.answers.get(outcome.test, {}) is not None
+                    outcome = replace(outcome, without=_SAME if stable else "another answer")
                     store.add(name, outcome)
                     print(f"{outcome.test} without a fault: {outcome.without}", flush=True)
 
-    def _run(self, names: Sequence[str]) -> Generator[tuple[str, dict[str, Any]]]:
+    def _run(self, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Run stations without a fault."""
         if names:
-            with bare_session(device="sim", leftovers=KEPT_REQUESTS) as session:
+            with _session() as session:
                 yield from Exercise(session, self._python, names).run()
+
+
+def _session() -> AbstractContextManager[Session]:
+    """Return a session whose processes import vLLM anew."""
+    return bare_session(device="sim", leftovers=KEPT_REQUESTS)
 
 
 class UpstreamTests:
