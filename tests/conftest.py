@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import pickle
 import signal
@@ -22,9 +24,8 @@ from tests.helpers import FEWER_PLUGINS, ROOT, fake_gpus
 from tests.helpers.cases import project_cases
 
 pytest_plugins = ["pytester"]
-SLOW_FOLDERS = {
-    Path(__file__).parent / name for name in ("hostile", "cluster", "integration/browser")
-}
+TESTS = Path(__file__).parent
+SLOW_FOLDERS = {TESTS / name for name in ("hostile", "cluster", "integration/browser")}
 settings.register_profile(
     "project", deadline=None
 )  # how long one example takes says how busy the machine is
@@ -47,6 +48,19 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 def pytest_unconfigure() -> None:
     fake_gpus.remove_built()  # not at the exit of the interpreter, which pytest-xdist's workers skip
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let each worker of pytest-xdist import a part of the tests first. In a fresh clone all of
+    them would compile all files at the same time."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or [Path(path).absolute() for path in session.config.args] != [TESTS]:
+        return
+    files = sorted([*TESTS.glob("unit/**/test_*.py"), *TESTS.glob("integration/**/test_*.py")])
+    for file in files[int(worker["workerid"][2:]) :: worker["workercount"]]:
+        if SLOW_FOLDERS.isdisjoint(file.parents):
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting reports it
+                importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)
