@@ -30,12 +30,17 @@ STEERING = "\x1b]0;owned\x07\x9b31m\u2028\u2029\u200b\u200f\u202e\u2066\ufeff\x7
 ANY = st.text(max_size=40) | st.text(alphabet=STEERING + "a \n|[]/", max_size=20)
 
 
+PRINTING = ("print", "echo", "write", "print_exc")
+
+
 def prints(path: Path) -> list[str]:
     """Return every place that writes to the terminal directly."""
     return [
         f"{path.name}:{node.lineno}"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name | ast.Attribute)
+        and (getattr(node.func, "attr", "") or getattr(node.func, "id", "")) in PRINTING
         and ast.unparse(node.func)
         in ("print", "typer.echo", "sys.stdout.write", "sys.stderr.write", "traceback.print_exc")
     ]
