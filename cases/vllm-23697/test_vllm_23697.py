@@ -1,4 +1,4 @@
-"""vllm-project/vllm#23697: a request with the id of one that has just ended kills the engine"""
+"""vllm-project/vllm#23697: a request id that is used again at once kills the engine"""
 
 from __future__ import annotations
 
