@@ -11,7 +11,7 @@ async def continue_session(engine, prompts, max_tokens):
     try:
         from vllm.engine.protocol import StreamingInput
     except ImportError:
-        raise Unsupported("sessions of streamed input", since="0.16") from None
+        raise Unsupported("sessions of streamed input", since="0.15") from None
     turns = asyncio.Queue()
     turns.put_nowait(None)
 
