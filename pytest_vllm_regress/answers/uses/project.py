@@ -388,14 +388,22 @@ class ProjectReader:
             f"cannot be parsed within {PARSE_SECONDS} s and {PARSE_MEMORY // 2**20} MiB (large f-strings)"
         )
 
-    def _exports(self, node: ast.ImportFrom, file: str) -> Exported:
-        """Return what is known of the names in the project's module that a statement imports."""
+    def _exports(self, node: ast.ImportFrom, file: str, exported: str) -> Exported:
+        """Return what is known of the names in the project's module that a statement imports. If one
+        of these is a module itself, what that has is called "name.x"."""
         name = absolute(module_name(file), file.endswith("__init__.py"), node.level, node.module)
+        names, kept = self._exports_of(name, file, bool(node.level))
+        if exported not in names and exported not in kept and f"{exported}()" not in kept:
+            _, inside = self._exports_of(f"{name}.{exported}".lstrip("."), file, bool(node.level))
+            kept = {**kept, **{f"{exported}.{key}": test for key, test in inside.items()}}
+        return names, kept
+
+    def _exports_of(self, name: str, file: str, is_relative: bool) -> Exported:
         path = name.replace(".", "/")
         if not path:
             return NOTHING
         folders = (
-            [""] if node.level else [*accumulate(file.split("/")[:-1], "{}{}/".format), "src/"]
+            [""] if is_relative else [*accumulate(file.split("/")[:-1], "{}{}/".format), "src/"]
         )
         for folder in ["", *folders]:
             for candidate in (f"{folder}{path}.py", f"{folder}{path}/__init__.py"):
