@@ -18,6 +18,7 @@ _USE_INSTEAD = re.compile(
     r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
 )
 LEAVE_OUT = "was removed; leave it out"
+MAX_MOVES = 8
 _POLARITY = re.compile(r"(?:^|[-_])(?:(enable)|disable|no)(?=[-_])")
 _NAME = re.compile(r"--[\w.-]+|VLLM_\w+")
 _REMOVED = re.compile(r"(?i)deprecat|will be removed|has been removed|no longer")
@@ -224,8 +225,7 @@ def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
 def instead(checker: UseChecker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
-    moved = checker.statuses(use)[release].moved
-    if place := history.entry(MOVES, moved, release):
+    if place := _place(history, checker.statuses(use)[release].moved, release):
         return place.replace(":", ".")
     exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
@@ -236,6 +236,17 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
         return ""
     advised = next(_advised(history, name, exists), "")
     return LEAVE_OUT if advised and _means_opposite(name, advised) else advised
+
+
+def _place(history: History, moved: str, release: int) -> str:
+    """Return where a symbol is in that release, which may have moved more than once; empty if that
+    is not known."""
+    for _ in range(MAX_MOVES):
+        moved = history.entry(MOVES, moved, release) or ""
+        module, _, name = moved.partition(":")
+        if not moved or history.definition(module, name, release) is not None:
+            return moved
+    return ""
 
 
 def _means_opposite(name: str, other: str) -> bool:

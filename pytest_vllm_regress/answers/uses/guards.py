@@ -149,7 +149,7 @@ class VersionTests:
         parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args))
         single = values[0] if len(values) == 1 else None
         asks = _TELLS.match(node.name) is not None
-        probed = (n for part in walk(node) if asks for n in _asked_by(part))
+        probed = (n for part in (walk(node) if asks else ()) for n in _asked_by(part))
         kept = KeptTest(
             outcome, frozenset(probed), returns=(single, parameters, names) if single else None
         )

@@ -536,7 +536,12 @@ class PythonReader:
         keywords = (word.value for word in node.keywords)
         for expression in (*node.bases, *keywords, *node.decorator_list):
             self._expression(expression, scope)
-        bases = [path for base in node.bases for path in _resolve(base, scope)]
+        bases: list[str] = []
+        for named in node.bases:
+            if paths := _resolve(named, scope):
+                bases += paths
+                exist = (self._tests.exists(path)[0] for path in paths)
+                scope = _for(scope, frozenset().union(*exist))
         own: Names = {"": tuple(f"{path}()" for path in bases)} if bases else {}
         if bases and _resolve(node.bases[0], scope):  # of others it is not known what comes first
             own["super()"] = own[""]
@@ -557,6 +562,7 @@ class PythonReader:
         own |= {entry.name: () for entry in (*methods, *inner) if entry.name not in own}
         self._block(node.body, replace(nested, own=own))
         is_mixed_in = all(path.rpartition(".")[2].endswith("Mixin") for path in bases)
+        siblings = tuple(method.name for method in methods)
         for method in methods if not is_mixed_in else ():  # who mixes it in calls its methods
             if not method.name.startswith("__"):
                 place, signature = self._place(method, scope), Signature(parameters_of(method.args))
@@ -564,7 +570,7 @@ class PythonReader:
                     signature = signature.without_first()
                 for base in bases:
                     use = Use("override", (base,), place, method.name, override=signature)
-                    self._use(use, "attribute", scope)
+                    self._use(replace(use, siblings=siblings), "attribute", scope)
         scope.names.pop(node.name, None)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> None:
@@ -784,7 +790,7 @@ class PythonReader:
         uses = self._strings.uses_in(node, place, self._surroundings(place.line, scope))
         fakes = scope.module.fakes
         self._record([use for use in uses if use.kind != "name" or not fakes], scope)
-        self.imports += named_in(text_of(node), scope.live)
+        self.imports += named_in(text_of(node), self._file, scope.live)
 
     def _surroundings(self, line: int, scope: _Scope) -> Surroundings:
         names = tuple(getattr(node, "name", "") for node in scope.within)
@@ -794,6 +800,10 @@ class PythonReader:
         return Surroundings((self._file, *names), self._lines, first - 1, last)
 
     def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:
+        function = scope.within[-1] if scope.within else None
+        is_super = isinstance(node.value, ast.Call) and last_name(node.value.func) == "super"
+        if is_super and getattr(function, "name", "") == node.attr:
+            return  # who calls an override has the method
         if paths := _resolve(node, scope):
             root = next((part for part in reversed(chain(node)) if _resolve(part, scope)), node)
             use = Use("name", paths, self._place(node, scope), roots=_resolve(root, scope))

@@ -81,7 +81,8 @@ class Use:
     ``targets``: paths of which the first that exists in a release is meant
     (``api_history.lookup``); for other kinds the name.
     ``detail``: the keyword, the method, or the value of an option.
-    ``override``: the parameters of a method that overrides one of vLLM.
+    ``override``: the parameters of a method that overrides one of vLLM; ``siblings``: the other
+    methods of its class.
     ``roots``: what an attribute is reached from; where none of them exists, another use is the one
     that fails.
     ``live``: numbers of the releases for which the code asks before it gets there; None for all.
@@ -97,6 +98,7 @@ class Use:
     detail: str = ""
     call: UsedCall | None = None
     override: Signature | None = None
+    siblings: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     live: frozenset[int] | None = None
     instead_of: tuple[Use, ...] = ()
@@ -106,7 +108,7 @@ class Use:
     @property
     def part(self) -> str:
         """The part of the project that it belongs to."""
-        return OTHER_IMAGE if self.other_image else _part_of(self.place.file)
+        return OTHER_IMAGE if self.other_image else part_of(self.place.file)
 
     @property
     def key(self) -> Hashable:
@@ -136,7 +138,8 @@ class Use:
 
 
 @cache
-def _part_of(file: str) -> str:
+def part_of(file: str) -> str:
+    """Return the part of a project that a file belongs to."""
     if _TESTS.search(file):
         return TESTS
     return EXAMPLES if _EXAMPLES.search(file) else CODE
