@@ -159,13 +159,14 @@ class VersionTests:
     def keep_attempt(
         self,
         names: tuple[Mapping[str, bool], Mapping[str, bool]],
+        before: Mapping[str, bool],
         works: Releases,
         fails: Releases,
     ) -> None:
         """Note the names that are true or false by whether a ``try`` works: those that it binds if
-        it does, and those that its handlers bind."""
+        it does, and those that its handlers bind. ``before``: the constants before it."""
         for name in {**names[0], **names[1]}:
-            values = [bound.get(name, self.constants.get(name)) for bound in names]
+            values = [bound.get(name, before.get(name)) for bound in names]
             if None not in values and values[0] != values[1]:
                 outcome = (works, fails) if values[0] else (fails, works)
                 self.kept[name] = replace(self.kept.get(name, KeptTest(None)), outcome=outcome)

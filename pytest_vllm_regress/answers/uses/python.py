@@ -448,6 +448,7 @@ class PythonReader:
         first = len(self._uses)
         always = scope.always and not node.handlers
         fails_before, self._fails = self._fails, frozenset()
+        constants = dict(self._tests.constants)
         inner = replace(scope, caught=scope.caught | caught, always=always)
         works = self._block(node.body, inner)
         fails, self._fails = self._fails & scope.live, fails_before
@@ -477,7 +478,7 @@ class PythonReader:
                 constants_in(statement for handler in node.handlers for statement in handler.body),
             )
             bound[0].update(dict.fromkeys(_imported(node.body), True))
-            self._tests.keep_attempt(bound, reached, fails)
+            self._tests.keep_attempt(bound, constants, reached, fails)
         return works | ends
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope) -> Releases | None:
