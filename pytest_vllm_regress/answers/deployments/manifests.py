@@ -39,7 +39,7 @@ _BLOCK_KEY = re.compile(
 )
 _COMPOSE = re.compile(r"(?m)^services:")
 """A compose file, in which a dollar sign for the shell is written twice."""
-_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
+_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|%\{[^{}]*\}")
 _NO_LINE = "\0"
 _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
 _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
@@ -93,7 +93,7 @@ _SERVER_VARIABLE = re.compile(
     r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
 )
 _ENGINE_ARGUMENTS = re.compile(
-    r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
+    r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments|config"
 )
 _TELLING_NAMES = {
     "max_model_len",
