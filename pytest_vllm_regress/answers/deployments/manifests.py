@@ -526,6 +526,15 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), scope.service)
     image = _image(node)
     config = node.get("vllmConfig", {} if {"modelURL", "repository"} <= node.keys() else None)
+    model = node.get("model")
+    if config is None and isinstance(model, dict) and "modelURL" in model:
+        # An older form of the operator's resource, with the options beside each other.
+        config = {
+            key: value
+            for key, value in {**node, **model}.items()
+            if key == "extraArgs"
+            or not (key in _CHART or isinstance(value, dict) or _OF_KUBERNETES.fullmatch(str(key)))
+        }
     if isinstance(config, dict):
         yield _of_chart(node, config, scope, image, label)
         return

@@ -232,8 +232,9 @@ class _Script:
         for sign, command in _commands(words):
             self._sign = sign
             yield from self._command(command)
-        if words:
-            self._sign = words[-1].sign or self._sign
+        signs = list(takewhile(bool, (word.sign for word in reversed(words))))
+        if words:  # a line may end after "&&"
+            self._sign = next((sign for sign in signs if sign != "\n"), "\n" if signs else "")
 
     def end(self) -> Iterator[ServerCommand]:
         """Yield the servers of what is not closed at the end."""
