@@ -101,6 +101,11 @@ def loaded_for(
     }
     restricted = {file for file in imported | unused if "vllm" in file.lower()} - set(programs)
     loaded = {file: frozenset() if file in restricted else releases for file in imports}
+    # Packages whose modules import each other may be loaded by an entry point.
+    reached = _reached(imports.keys() - restricted, loads)
+    packages = {file for file in restricted - reached if file.endswith("__init__.py")}
+    loaded |= dict.fromkeys(packages, releases)
+    reached = _reached((imports.keys() - restricted) | packages, loads)
     todo = deque(imports)
     while todo:
         importer = todo.popleft()
@@ -108,7 +113,6 @@ def loaded_for(
             if not (added := loaded[importer] & live) <= loaded[file]:
                 loaded[file] |= added
                 todo.append(file)
-    reached = _reached(imports.keys() - restricted, loads)
     beside: dict[str, Releases] = defaultdict(frozenset)
     for file in imported:
         beside[_folder(file)] |= loaded[file]

@@ -45,6 +45,8 @@ from .use import Place, Use, UsedCall
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
+_FOR_PEOPLE = ("help", "description", "epilog", "usage", "title")
+"""Keywords whose texts are for people."""
 _WRITES = re.compile(
     r"print|warn|warning|warning_once|info|debug|error|exception|critical|log|write"
 )
@@ -711,6 +713,8 @@ class PythonReader:
                 case ast.Call(function, arguments):
                     if last_name(function).endswith("getLogger") or _reads_variable(node):
                         inner |= set(map(id, arguments))
+                    texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
+                    inner |= {id(part) for text in texts for part in walk(text)}
                     self._strings.define_by(node)
                     self._change_keys(node, where)
                     self._define_argument(node, where)
@@ -718,9 +722,13 @@ class PythonReader:
                 case ast.Compare(left, [ast.In() | ast.NotIn()], [container]):
                     if last_name(container) == "environ":
                         inner.add(id(left))
-                case ast.Compare(left, [ast.Eq()], [other]):
-                    # The project's own server finds out what it is asked for.
-                    self._strings.define(text_of(other) or text_of(left))
+                case ast.Compare(left, [ast.Eq() | ast.NotEq() as kind], [other]):
+                    compared = text_of(other) or text_of(left)
+                    if isinstance(kind, ast.Eq):
+                        # The project's own server finds out what it is asked for.
+                        self._strings.define(compared)
+                    if compared.startswith("vllm."):  # the name of a module, which may not exist
+                        inner |= {id(left), id(other)}
                 case ast.Subscript(owner, key, ast.Load()) if last_name(owner) == "environ":
                     inner.add(id(key))
                 case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple():
