@@ -64,7 +64,7 @@ class Deprecation:
 @dataclass(frozen=True)
 class UsesAnswer:
     """``problems``: what each release lacks, by release, oldest first; empty for those that have
-    everything.
+    everything. ``fallbacks``: what the newest release lacks, and the project does without.
 
     ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in
     a declared range in which something fails.
@@ -74,6 +74,7 @@ class UsesAnswer:
     problems: dict[str, tuple[MissingUse, ...]]
     unknown: tuple[Use, ...]
     deprecated: tuple[Deprecation, ...]
+    fallbacks: tuple[MissingUse, ...]
     broken: dict[Declared, tuple[str, ...]]
 
     @property
@@ -141,6 +142,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
         problems,
         tuple({use.name: use for use in reversed(unknown)}.values()),
         tuple(deprecations(checker, known)),
+        tuple(_fallbacks(checker, known)),
         {},
     )
     broken = {declared: _broken(declared, result) for declared in project.declared}
@@ -196,6 +198,14 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
         release: tuple(missing.values())
         for release, missing in zip(checker.history.releases, problems, strict=True)
     }
+
+
+def _fallbacks(checker: UseChecker, uses: Iterable[Use]) -> Iterator[MissingUse]:
+    last = len(checker.history.releases) - 1
+    for use in uses:
+        if use.falls_back and (use.live is None or last in use.live):
+            if text := checker.statuses(use)[last].missing:
+                yield MissingUse(use, text, instead(checker, use.bare, last))
 
 
 def _broken(declared: Declared, answer: UsesAnswer) -> tuple[str, ...]:

@@ -266,7 +266,8 @@ class _Scope:
     ``tested``: a test of the version decides that.
     ``live``: releases for which the code runs; ``caught``: failures that are handled; ``probed``:
     names for which a test asked; ``instead_of``: see ``Use``. ``returns``: what the function around
-    it returns, with the releases. ``dry``: only bindings are of interest, not uses; ``speaks``:
+    it returns, with the releases. ``loses``: where a failure is handled, nothing comes in place of
+    what failed. ``dry``: only bindings are of interest, not uses; ``speaks``:
     strings are for people.
     """
 
@@ -283,6 +284,7 @@ class _Scope:
     probed: frozenset[str] = frozenset()
     instead_of: tuple[Use, ...] = ()
     returns: list[tuple[ast.expr | None, Releases]] = field(default_factory=list)
+    loses: bool = False
     dry: bool = False
     speaks: bool = False
 
@@ -327,6 +329,13 @@ class PythonReader:
         self._lines = text.lower().split("\n")
         self.functions = {
             node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)
+        }
+        self.functions |= {
+            f".{method.name}": ChosenFunction(method)
+            for node in tree.body
+            if isinstance(node, ast.ClassDef)
+            for method in node.body
+            if isinstance(method, Function) and re.match("_(?!_)", method.name)
         }
         size, fakes = 0, False
         for node in walk(tree):
@@ -378,7 +387,9 @@ class PythonReader:
             case ast.Try() | ast.TryStar():
                 return self._try(node, scope)
             case ast.With() | ast.AsyncWith() if caught := kinds_suppressed(node):
-                self._block(node.body, replace(_maybe(scope), caught=scope.caught | caught))
+                self._block(
+                    node.body, replace(_maybe(scope), caught=scope.caught | caught, loses=True)
+                )
             case _:
                 self._simple(node, scope)
         return None
@@ -451,7 +462,8 @@ class PythonReader:
         always = scope.always and not node.handlers
         fails_before, self._fails = self._fails, frozenset()
         constants = dict(self._tests.constants)
-        inner = replace(scope, caught=scope.caught | caught, always=always)
+        loses = only_passes(node)
+        inner = replace(scope, caught=scope.caught | caught, always=always, loses=loses)
         works = self._block(node.body, inner)
         fails, self._fails = self._fails & scope.live, fails_before
         self._spend(len(node.body))
@@ -763,6 +775,8 @@ class PythonReader:
         """Note an attribute that the code takes of another object, or a private one of its own: what
         overrides a method of that name may be called by the project itself."""
         name, function = node.attr, scope.within[-1] if scope.within else None
+        if chosen := self.functions.get(f".{name}"):
+            chosen.mention(node.lineno, scope.live)
         is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
         is_super = isinstance(node.value, ast.Call) and last_name(node.value.func) == "super"
         passes_on = getattr(function, "name", "") == name
@@ -880,7 +894,8 @@ class PythonReader:
             or (use.kind == "name" and not scope.probed.isdisjoint(use.targets))
         )
         if guarded or scope.instead_of:
-            use = replace(use, instead_of=scope.instead_of, guarded=guarded)
+            falls_back = fails_as in scope.caught and scope.loses
+            use = replace(use, instead_of=scope.instead_of, guarded=guarded, falls_back=falls_back)
         self._record([use], scope)
 
     def _record(self, uses: Iterable[Use], scope: _Scope) -> None:

@@ -88,7 +88,8 @@ class Use:
     ``live``: numbers of the releases for which the code asks before it gets there; None for all.
     ``instead_of``: this use only matters where one of those does not exist (the handler of an
     ``except ImportError``).
-    ``guarded``: the project handles it if this does not exist.
+    ``guarded``: the project handles it if this does not exist; ``falls_back``: by going on without
+    it, at most with a message.
     ``other_image``: it stands in the manifest of an image that is not vLLM's own.
     """
 
@@ -103,6 +104,7 @@ class Use:
     live: frozenset[int] | None = None
     instead_of: tuple[Use, ...] = ()
     guarded: bool = False
+    falls_back: bool = False
     other_image: bool = False
 
     @property
@@ -120,7 +122,13 @@ class Use:
         """What is used, without where and under which conditions."""
         place = Place("", 0)
         return replace(
-            self, place=place, live=None, instead_of=(), guarded=False, other_image=False
+            self,
+            place=place,
+            live=None,
+            instead_of=(),
+            guarded=False,
+            falls_back=False,
+            other_image=False,
         )
 
     @property

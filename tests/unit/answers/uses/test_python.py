@@ -390,3 +390,34 @@ def test_the_last_place_of_what_moved_twice_is_named(tmp_path: Path) -> None:
     result = answer_for(tmp_path, history, {"m.py": "from vllm.a import f"})
     hints = {release: [p.instead for p in found] for release, found in result.problems.items()}
     assert hints == {"1": [], "2": ["vllm.b.f"], "3": ["vllm.c.f"], "4": [""]}
+
+
+@pytest.mark.parametrize(
+    ("handler", "falls_back"),
+    [
+        ("except Exception:\n    logger.warning('no')", True),
+        ("except ImportError:\n    pass", True),
+        ("except ImportError:\n    get_port = None", False),
+        (f"except ImportError:\n    {NEW}", False),
+    ],
+)
+def test_what_the_project_does_without_is_told_apart(
+    tmp_path: Path, two_releases: History, handler: str, falls_back: bool
+) -> None:
+    result = answer_for(tmp_path, two_releases, {"a.py": f"try:\n    {OLD}\n{handler}"})
+    assert result.problems["2.0"] == ()
+    texts = [lost.text for lost in result.fallbacks]
+    assert texts == ["the module vllm.utils has no get_port"] * falls_back
+
+
+def test_a_private_method_runs_where_it_is_called(tmp_path: Path, two_releases: History) -> None:
+    source = f"""
+import vllm
+class A:
+    def run(self):
+        if vllm.__version__ == '1.0':
+            self._old()
+    def _old(self):
+        {OLD}
+"""
+    assert lacking(tmp_path, two_releases, source) == []
