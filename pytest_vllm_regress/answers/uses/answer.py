@@ -203,9 +203,9 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
 def _fallbacks(checker: UseChecker, uses: Iterable[Use]) -> Iterator[MissingUse]:
     last = len(checker.history.releases) - 1
     for use in uses:
-        if use.falls_back and (use.live is None or last in use.live):
-            if text := checker.statuses(use)[last].missing:
-                yield MissingUse(use, text, instead(checker, use.bare, last))
+        runs = use.falls_back and (use.live is None or last in use.live)
+        if runs and (text := checker.statuses(use)[last].missing):
+            yield MissingUse(use, text, instead(checker, use.bare, last))
 
 
 def _broken(declared: Declared, answer: UsesAnswer) -> tuple[str, ...]:
