@@ -39,6 +39,8 @@ EXCHANGE_S = 30.0
 _SETTLING_S = 2.0
 _PAUSE_S = 0.05
 _MAX_TEXT = 2000
+_DRAWING = ("/completions", "/responses", "/messages")
+"""Routes whose answers are drawn at random unless the temperature is 0."""
 KILL_CORE, TERMINATE = _SIGNALS = ("kill core", "terminate")
 """Calls that are signals."""
 _NOTICED_S = 1.0
@@ -135,7 +137,12 @@ class StationRun:
             self.answers[f"{act.name}/scripts"] = {"text": problem[:300]}
         after = _counters(server) or before
         changes = {name: round(value - before.get(name, 0), 3) for name, value in after.items()}
-        counted = {name: change for name, change in changes.items() if change}
+        closed = any(one.close_after for one in act.exchanges)
+        counted = {
+            name: change
+            for name, change in changes.items()
+            if change and ("request_success" in name or not closed)
+        }
         self.answers[f"{act.name}/metrics"] = {"metrics": counted}
 
 
@@ -245,6 +252,8 @@ def _body(exchange: Exchange, model: str) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(json.dumps(encode(exchange.body)))
     if exchange.model:
         body = {"model": model, **body}
+    if exchange.to.endswith(_DRAWING):
+        body.setdefault("temperature", 0)
     if exchange.said:
         first, *further = (Script.text(text, end=exchange.ends) for text in exchange.said)
         for name in ("prompt", "input"):

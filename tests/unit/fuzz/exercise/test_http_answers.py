@@ -42,6 +42,11 @@ def test_the_sum_of_a_stream_does_not_depend_on_its_pieces() -> None:
     assert choice["finish_reason"] == "stop"
 
 
+def test_the_last_piece_of_a_text_may_come_with_the_end() -> None:
+    apart = [chunk({"content": "ab"}), chunk({}, "stop")]
+    assert added_up(apart) == added_up([chunk({"content": "ab"}, "stop")])
+
+
 def test_lost_text_a_lost_end_and_another_order_show() -> None:
     whole = [chunk({"content": "ab"}), chunk({}, "stop"), ("", "[DONE]")]
     for other in (
