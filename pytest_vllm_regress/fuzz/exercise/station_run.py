@@ -165,7 +165,8 @@ def _request(running: Any, item: Item) -> dict[str, Any]:
         "prompt": prompt_of(item),
         "options": options_of(item),
         "model": str(running.started.kwargs["model"]),
-        "adapter": lora and running.numbered(lora),
+        "adapter": lora
+        and {"name": lora.name, "number": lora.seed, "path": running.adapter_path(lora)},
     }
 
 
