@@ -126,12 +126,12 @@ class Station(Document, frozen=True):
     """An engine, or a server, and what it is asked.
 
     Attributes:
+        front: ``stepped`` is an offline engine whose core runs in its own process, step by step.
         like: the station whose acts it has, too.
-        optional: a release that refuses this engine lacks it: then nothing is compared.
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9 -]{1,40}$")]
-    front: Literal["stepped", "async", "serve", "offline"]
+    front: Literal["stepped", "async", "serve"]
     spec: Mapping[str, Any] = {}
     acts: tuple[Act, ...] = ()
     like: str = ""
