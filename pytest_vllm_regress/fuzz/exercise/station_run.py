@@ -10,6 +10,7 @@ import contextlib
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,8 +112,8 @@ class StationRun:
                 self.answers[f"{act.name}/{name}"] = answer
             self.answers |= {f"{act.name}/{name}": {name: value} for name, value in reply.items()}
         held = running.held_requests()
-        kept = sorted(held.containers) if held else []
-        self.answers[f"{act.name}/left"] = {LEFTOVERS: kept}
+        kept = Counter(violation.container for violation in held.violations) if held else {}
+        self.answers[f"{act.name}/left"] = {LEFTOVERS: dict(sorted(kept.items()))}
 
     def _ask(self, running: Any, function: str, **arguments: Any) -> Any:
         deadline = Deadline.after("request", ACT_S)
@@ -158,7 +159,7 @@ def _signalled(running: Any, name: str) -> dict[str, Any]:
 
 def _request(running: Any, item: Item) -> dict[str, Any]:
     """Return a request as the target takes it."""
-    names = ("id", "kind", "at", "abort_at", "end", "after", "priority", "task")
+    names = ("id", "kind", "at", "abort_at", "end", "after", "priority", "task", "slow")
     lora = item.lora
     return {
         **{name: getattr(item, name) for name in names},

@@ -33,6 +33,7 @@ class Item(Request, frozen=True):
         task: of a pooling engine.
         at, abort_at: the step before which it is added, and aborted.
         end, after: how it is ended early, after so many results.
+        slow: whoever reads the stream takes time for each result.
         plain: without the options that other requests have.
         times: how many requests of this kind, each with another number behind its prompt.
     """
@@ -47,6 +48,7 @@ class Item(Request, frozen=True):
     abort_at: int | None = None
     end: End = ""
     after: int = 0
+    slow: bool = False
     plain: bool = False
     times: int = 1
 

@@ -23,6 +23,8 @@ _OF_TIME = re.compile(r"second|time|_created|_info|throughput|flops|bytes_")
 """Metrics that depend on the clock, or describe the machine."""
 GRAMMAR_S = 5.0
 _CLOCK = re.compile(r"\[\d\d:\d\d:\d\d\] ")
+_OF_REQUESTS = "request_(success|prompt|generation|params|max)|:(prompt|generation)_tokens$"
+"""Metrics that depend on the requests alone."""
 _STATE = {
     "running": ("running",),
     "waiting": ("waiting",),
@@ -107,13 +109,12 @@ async def streamed(engine: Any, requests: list[Json]) -> Json:
     before = _metrics()
     answers = await asyncio.gather(*(_stream(engine, request) for request in requests))
     await _settled(engine)
-    # How many requests run together, and how far a request came, is a matter of time.
+    # Which requests run together, and how far one came, is a matter of time.
     early = any(request["end"] for request in requests)
-    changes = {
-        name: value
-        for name, value in _changes(before, _metrics()).items()
-        if ("request_success" in name if early else "iteration" not in name)
-    }
+    told = re.compile("request_success" if early else _OF_REQUESTS)
+    changes = {name: n for name, n in _changes(before, _metrics()).items() if told.search(name)}
+    for answer in answers:
+        answer.pop("cached", None)
     return {
         "answers": {
             request["id"]: answer for request, answer in zip(requests, answers, strict=False)
@@ -144,6 +145,8 @@ async def _stream(engine: Any, request: Json) -> Json:
         stream = ask(prompt, params, name, **more)
         async for output in stream:
             parts.append((0, output))
+            if request["slow"]:  # results are merged while nobody takes them
+                await asyncio.sleep(0.05)
             if how and len(parts) >= after > 0:
                 await _end(engine, how, name, stream)
                 if how == "close":
@@ -175,12 +178,8 @@ async def _end(engine: Any, how: str, name: str, stream: Any) -> None:
             await aborted
 
 
-async def called(engine: Any, method: str, arguments: Json, attribute: str = "") -> Json:
+async def called(engine: Any, method: str, arguments: Json) -> Json:
     """Call a method of an asynchronous engine and return its value."""
-    return await _called(engine, method, arguments)
-
-
-async def _called(engine: Any, method: str, arguments: Json) -> Json:
     try:
         value = getattr(engine, method)(**arguments)
         if asyncio.iscoroutine(value):
@@ -217,7 +216,11 @@ def _arguments(engine: Any, request: Json) -> Any:
     prompt = as_prompt(request["prompt"], request["model"])
     if request.get("task"):
         return prompt, pooling.params(request["task"], engine), more
-    return prompt, engines.sampling_params(request["options"], request["kind"]), more
+    options = dict(request["options"])
+    if "repetition_detection" in options:
+        parameters = importlib.import_module("vllm.sampling_params").RepetitionDetectionParams
+        options["repetition_detection"] = parameters(**options["repetition_detection"])
+    return prompt, engines.sampling_params(options, request["kind"]), more
 
 
 def _joined(answer: Json) -> Json:
