@@ -42,8 +42,9 @@ KEPT_BASES = 40
 """Results of bases, of cases and of upstream's tests, that are kept in the cache."""
 MAX_CLOSE = 12
 """Cases that are run first on both sides, so that first answers come before the base of all."""
-_MAX_SHOWN = 12
-"""Changes that a report describes: with three lines for each, a comment has at most 60."""
+_MAX_SHOWN = 10
+"""Changes that a report describes: with three lines for each, and eight of the exercise, a comment
+has at most 60."""
 _MAX_TESTS = 3
 _MAX_NAMES = 20
 _MAX_TEXT = 1024 * 1024
