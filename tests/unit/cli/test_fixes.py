@@ -122,8 +122,13 @@ def test_new_fills_a_case_from_the_record_of_a_fix(
     assert "first in 0.24.0" in readme
 
 
-def test_a_title_loses_the_tags_of_its_fix_and_what_joins_them(tmp_path: Path) -> None:
+def test_a_title_loses_the_tags_of_its_fix_and_a_known_fix_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--cases", str(tmp_path), "new", "--from", "vllm#16863"]) == 0
+    assert "vllm-17173 (n results requested, one returned) is of the same report or fix" in (
+        capsys.readouterr().err
+    )
     title = load_case(tmp_path / "vllm-16863" / "case.toml").title
     assert title == "fix issue with n>1 sampling on v1 requests overriding each other"
 
