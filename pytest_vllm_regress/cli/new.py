@@ -99,6 +99,11 @@ def new(
         warn(f"Note: {ERROR_STATUS}")
     for path in (*sorted(case.directory.iterdir()), *settings_files):
         say(str(path))
+    if not draft.pattern and case.symptom.pattern != PLACEHOLDER:
+        warn(
+            f"Next: set symptom.pattern in {case.path} to the message of your assertion; now it is that of the template, "
+            f"{case.symptom.pattern!r}"
+        )
     if case.symptom.pattern == PLACEHOLDER:
         warn(f"Next: set symptom.pattern in {case.path} to a text that only this failure prints")
     if not case.evidence.affected:
