@@ -8,7 +8,7 @@ from pathlib import Path
 from ..engines.settings import KEPT_REQUESTS
 from ..environments.names import sources_looked_up_once
 from ..fuzz.exercise.comparison import ExerciseComparison, compare_exercise
-from ..history.patch import PatchEffect, PatchRunner, compare, plan_comparison
+from ..history.patch import PatchEffect, PatchRunner, Recorded, compare, plan_comparison
 from ..output.formats import OutputFiles
 from ..runner.slots import machine_room
 from ..surveys.upstream.both_sides import compare_upstream
@@ -42,7 +42,8 @@ def try_(
     Compares a work tree with its base, on the simulated device. The verdicts on the base are kept
     for the next time. Cases that have to do with the changed files are run first. Other cases
     that fail on the base are listed and not run, because the patch cannot break them, unless you
-    name them. --upstream also runs vLLM's own tests of the changed modules on both
+    name them. Unless cases are named, both sides also answer the requests of the exercise, and what
+    differs is shown. --upstream also runs vLLM's own tests of the changed modules on both
     sides, as far as the simulated device can. Arguments after -- go to pytest.
 
     Exit codes: 0 the patch breaks nothing; 1 it breaks something; 2 usage; 3 an environment could
@@ -66,8 +67,9 @@ def try_(
         )
         exercises: list[ExerciseComparison] = []
 
-        def exercise() -> None:
-            exercises.append(compare_exercise(comparison, show, base_again=base_again))
+        def exercise(recorded: Recorded) -> None:
+            result = compare_exercise(comparison, show, base_again=base_again, recorded=recorded)
+            exercises.append(result)
             show(exercises[0].summary())
 
         # Who names cases asks for these alone.

@@ -246,7 +246,7 @@ class RunningEngine(Running):
         prompts = _as_list(prompts)
         if adapters is not None:
             listed = _one_per_prompt(prompts, adapters, "adapters")
-            arguments["adapters"] = [adapter and self.numbered(adapter) for adapter in listed]
+            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in listed]
         if priority is not None:
             arguments["priority"] = _one_per_prompt(prompts, priority, "priorities")
         params: Any
@@ -268,8 +268,7 @@ class RunningEngine(Running):
     ) -> list[Any]:
         return self._request_list("pool", timeout, task=task, prompts=_as_list(prompts))
 
-    def numbered(self, adapter: Adapter) -> dict[str, Any]:
-        """Return the adapter as the target takes it, with the number that vLLM gets."""
+    def _numbered(self, adapter: Adapter) -> dict[str, Any]:
         number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
         return {"name": adapter.name, "number": number, "path": self.adapter_path(adapter)}
 

@@ -3,6 +3,7 @@ patch to it, and what differs is asked once more on both sides."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,7 +19,7 @@ from ...engines.session import Session
 from ...engines.settings import KEPT_REQUESTS
 from ...engines.standalone import bare_session
 from ...errors import RegressError
-from ...history.patch import PatchComparison
+from ...history.patch import PatchComparison, Recorded
 from ...runner.batch import digest
 from ...util.codec import Document
 from ...util.paths import writable_root
@@ -120,11 +121,16 @@ class Exercise:
 
 
 def compare_exercise(
-    comparison: PatchComparison, say: Say, *, base_again: bool = False
+    comparison: PatchComparison,
+    say: Say,
+    *,
+    base_again: bool = False,
+    recorded: Recorded = contextlib.nullcontext,
 ) -> ExerciseComparison:
     """Run the exercise on the base, unless its answers are known, and with the patch.
 
-    ``base_again``: also if they are known.
+    ``base_again``: also if they are known. ``recorded``: provides the block in which processes with
+    the patch are started.
     """
     kept, names = _kept_answers(comparison, base_again), all_names()
     with bare_session(say, device="sim", leftovers=KEPT_REQUESTS) as session:
@@ -133,7 +139,8 @@ def compare_exercise(
             for name, answers in Exercise(session, comparison.before, missing).run():
                 kept.add(name, StationAnswers(answers))
         say(f"running the exercise in {comparison.after}")
-        after = dict(Exercise(session, comparison.after, names).run())
+        with recorded():
+            after = dict(Exercise(session, comparison.after, names).run())
         found = _found(kept, after)
         sure = found and _repeated(comparison, session, kept, after, say)
     stable = [one for one in found if one.name in {other.name for other in sure}]

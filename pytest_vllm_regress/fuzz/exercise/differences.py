@@ -93,7 +93,7 @@ def difference(name: str, before: Any, after: Any) -> Difference:
     """Return how two different answers differ."""
     where, old, new = next(_different(before, after), ("", before, after))
     grade = Grade.RESULT
-    if _is_fault(after) and not _is_fault(before):
+    if (_is_fault(after) and not _is_fault(before)) or _keeps_more(before, after):
         grade = Grade.BREAKS
     elif where.partition(".")[0].partition("[")[0] in _LAST:
         grade = Grade.COURSE
@@ -109,12 +109,21 @@ def clearest(found: Iterable[Difference], count: int) -> list[Difference]:
 
 
 def _is_fault(answer: Any) -> bool:
-    """Return whether an answer is an error, a refusal, or something that was left."""
+    """Return whether an answer is an error or a refusal."""
     if not isinstance(answer, Mapping):
         return False
     status = answer.get("status")
     refused = isinstance(status, int) and status >= 400
-    return refused or any(answer.get(name) for name in (ERROR, LEFTOVERS, FAILED))
+    ended = any(one.get("finish") == ERROR for one in answer.get("outputs") or ())
+    return refused or ended or bool(answer.get(ERROR) or answer.get(FAILED))
+
+
+def _keeps_more(before: Any, after: Any) -> bool:
+    """Return whether something is left in an engine that was not, or more of it."""
+    old, new = (
+        (side.get(LEFTOVERS) or {}) if isinstance(side, Mapping) else {} for side in (before, after)
+    )
+    return any(count > old.get(name, 0) for name, count in new.items())
 
 
 def _different(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -22,9 +22,11 @@ _CONCATENATED = frozenset(
     ]
 )
 """Texts that a stream sends in pieces."""
-OF_TIME = re.compile(r"second|time|_created|_info|throughput|flops|bytes_")
-"""Metrics that depend on the clock, or describe the machine."""
+OF_TIME = re.compile(r"second|time|_created|_info|throughput|flops|bytes_|iteration|parser_inv")
+"""Metrics that depend on the clock, or on what runs together, or describe the machine."""
 _OF_TIME = frozenset(("created", "created_at", "completed_at", "sequence_number", "obfuscation"))
+_OF_PIECES = _OF_TIME | {"reasoning_tokens"}
+"""vLLM 0.33 counts the tokens of reasoning by piece: the marker counts if it comes with a text."""
 _ID = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|(?<![A-Za-z])[0-9a-f]{16,64}(?![A-Za-z0-9])|(?<=call_)\w{8,}|(?<=toolu_)\w{8,}"
 )
@@ -68,22 +70,31 @@ def events_of(lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
 
 
 def added_up(events: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the sum of a stream's events of each type, and the order in which types and keys came
-    for the first time. How many pieces a text comes in is a matter of time."""
+    """Return the sum of a stream's events of each type, the order in which types came for the first
+    time, and what came after the end of its choice. How many pieces a text comes in is a matter of
+    time."""
     sums: dict[str, Any] = {}
-    order: list[str] = []
+    late: set[str] = set()
+    ended: set[object] = set()
     for name, data in events:
-        kind, place = name, ""
+        key = str(data)[:200]
         if isinstance(data, dict):
             kind = str(data.get("type") or name)
             indices = (data.get(key) for key in ("output_index", "content_index", "index"))
-            place = "".join(f" {index}" for index in indices if isinstance(index, int))
-            data = {key: value for key, value in data.items() if key not in _OF_TIME}
-        key = f"{kind}{place}" if isinstance(data, dict) else str(data)[:200]
+            key = " ".join([kind, *(str(index) for index in indices if isinstance(index, int))])
+            data = _lasting(data)
+            for choice in data.get("choices") or ():
+                late.update(_paths(choice) if choice.get("index") in ended else ())
+                ended.update([choice.get("index")] if choice.get("finish_reason") else [])
         sums[key] = _merged(sums.get(key), data)
-        seen = [key] if kind else [key, *_paths(data)]
-        order += [one for one in dict.fromkeys(seen) if one and one not in order]
-    return {"sums": sums, "order": order}
+    return {"sums": sums, "order": list(sums), "late": sorted(late)}
+
+
+def _lasting(value: Any) -> Any:
+    """Return JSON without members that depend on time or on how a stream was cut."""
+    if isinstance(value, dict):
+        return {key: _lasting(one) for key, one in value.items() if key not in _OF_PIECES}
+    return list(map(_lasting, value)) if isinstance(value, list) else value
 
 
 def _merged(old: Any, new: Any, key: str = "") -> Any:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,8 @@ EXCHANGE_S = 30.0
 _SETTLING_S = 2.0
 _PAUSE_S = 0.05
 _MAX_TEXT = 2000
+_DRAWING = ("/completions", "/responses", "/messages")
+"""Routes whose answers are drawn at random unless the temperature is 0."""
 KILL_CORE, TERMINATE = _SIGNALS = ("kill core", "terminate")
 """Calls that are signals."""
 _NOTICED_S = 1.0
@@ -109,8 +112,8 @@ class StationRun:
                 self.answers[f"{act.name}/{name}"] = answer
             self.answers |= {f"{act.name}/{name}": {name: value} for name, value in reply.items()}
         held = running.held_requests()
-        kept = sorted(held.containers) if held else []
-        self.answers[f"{act.name}/left"] = {LEFTOVERS: kept}
+        kept = Counter(violation.container for violation in held.violations) if held else {}
+        self.answers[f"{act.name}/left"] = {LEFTOVERS: dict(sorted(kept.items()))}
 
     def _ask(self, running: Any, function: str, **arguments: Any) -> Any:
         deadline = Deadline.after("request", ACT_S)
@@ -135,7 +138,12 @@ class StationRun:
             self.answers[f"{act.name}/scripts"] = {"text": problem[:300]}
         after = _counters(server) or before
         changes = {name: round(value - before.get(name, 0), 3) for name, value in after.items()}
-        counted = {name: change for name, change in changes.items() if change}
+        closed = any(one.close_after for one in act.exchanges)
+        counted = {
+            name: change
+            for name, change in changes.items()
+            if change and ("request_success" in name or not closed)
+        }
         self.answers[f"{act.name}/metrics"] = {"metrics": counted}
 
 
@@ -151,14 +159,15 @@ def _signalled(running: Any, name: str) -> dict[str, Any]:
 
 def _request(running: Any, item: Item) -> dict[str, Any]:
     """Return a request as the target takes it."""
-    names = ("id", "kind", "at", "abort_at", "end", "after", "priority", "task")
+    names = ("id", "kind", "at", "abort_at", "end", "after", "priority", "task", "slow")
     lora = item.lora
     return {
         **{name: getattr(item, name) for name in names},
         "prompt": prompt_of(item),
         "options": options_of(item),
         "model": str(running.started.kwargs["model"]),
-        "adapter": lora and running.numbered(lora),
+        "adapter": lora
+        and {"name": lora.name, "number": lora.seed, "path": running.adapter_path(lora)},
     }
 
 
@@ -245,6 +254,8 @@ def _body(exchange: Exchange, model: str) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(json.dumps(encode(exchange.body)))
     if exchange.model:
         body = {"model": model, **body}
+    if exchange.to.endswith(_DRAWING):
+        body.setdefault("temperature", 0)
     if exchange.said:
         first, *further = (Script.text(text, end=exchange.ends) for text in exchange.said)
         for name in ("prompt", "input"):

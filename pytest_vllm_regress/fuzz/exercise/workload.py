@@ -33,6 +33,7 @@ class Item(Request, frozen=True):
         task: of a pooling engine.
         at, abort_at: the step before which it is added, and aborted.
         end, after: how it is ended early, after so many results.
+        slow: whoever reads the stream takes time for each result.
         plain: without the options that other requests have.
         times: how many requests of this kind, each with another number behind its prompt.
     """
@@ -47,6 +48,7 @@ class Item(Request, frozen=True):
     abort_at: int | None = None
     end: End = ""
     after: int = 0
+    slow: bool = False
     plain: bool = False
     times: int = 1
 
@@ -126,12 +128,12 @@ class Station(Document, frozen=True):
     """An engine, or a server, and what it is asked.
 
     Attributes:
+        front: ``stepped`` is an offline engine whose core runs in its own process, step by step.
         like: the station whose acts it has, too.
-        optional: a release that refuses this engine lacks it: then nothing is compared.
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9 -]{1,40}$")]
-    front: Literal["stepped", "async", "serve", "offline"]
+    front: Literal["stepped", "async", "serve"]
     spec: Mapping[str, Any] = {}
     acts: tuple[Act, ...] = ()
     like: str = ""

@@ -7,6 +7,7 @@ Its functions are called in the engine's own process. Exceptions are answers.
 import asyncio
 import importlib
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Optional
@@ -16,11 +17,14 @@ from ..dialect.signatures import has_parameter
 from .inputs import as_prompt
 
 Json = dict[str, Any]
-IDLE_STEPS = 60
+IDLE_STEPS, PAUSE_S = 60, 0.01
 """Steps without an output after which requests count as stuck: a long prompt takes fewer."""
 _OF_TIME = re.compile(r"second|time|_created|_info|throughput|flops|bytes_")
 """Metrics that depend on the clock, or describe the machine."""
+GRAMMAR_S = 5.0
 _CLOCK = re.compile(r"\[\d\d:\d\d:\d\d\] ")
+_OF_REQUESTS = "request_(success|prompt|generation|params|max)|:(prompt|generation)_tokens$"
+"""Metrics that depend on the requests alone."""
 _STATE = {
     "running": ("running",),
     "waiting": ("waiting",),
@@ -44,11 +48,14 @@ def stepped(engine: Any, requests: list[Json]) -> Json:
         for request in requests:
             if request["abort_at"] == step:
                 _guarded(lambda name=request["id"]: inner.abort_request([name]))
+        _wait_for_grammars(inner)
         outputs = inner.step()
         for output in outputs:
             answers.setdefault(output.request_id, {}).setdefault("parts", []).append((step, output))
         states.append(_state(inner))
         step, idle = step + 1, 0 if outputs or waiting else idle + 1
+        if idle > 1:
+            time.sleep(PAUSE_S)
         if idle > IDLE_STEPS:
             left = sorted(map(_external, inner.output_processor.request_states.values()))
             answers["not ended"] = {"error": ["no end", f"no tokens any more for {left}"]}
@@ -60,6 +67,18 @@ def stepped(engine: Any, requests: list[Json]) -> Json:
         "states": states,
         "metrics": _changes(before, _metrics()),
     }
+
+
+def _wait_for_grammars(inner: Any) -> None:
+    """Wait until the grammars of all requests are compiled, which threads do: then the step in
+    which a request begins is the same in every run."""
+    core = getattr(getattr(inner, "engine_core", None), "engine_core", None)
+    requests = getattr(getattr(core, "scheduler", None), "requests", {})
+    end = time.monotonic() + GRAMMAR_S
+    for request in list(requests.values()):
+        structured = getattr(request, "structured_output_request", None)
+        while not getattr(structured, "is_grammar_ready", True) and time.monotonic() < end:
+            time.sleep(0.001)
 
 
 def _external(state: Any) -> str:
@@ -90,9 +109,12 @@ async def streamed(engine: Any, requests: list[Json]) -> Json:
     before = _metrics()
     answers = await asyncio.gather(*(_stream(engine, request) for request in requests))
     await _settled(engine)
-    changes = _changes(before, _metrics())
-    if any(request["end"] for request in requests):
-        changes = {name: value for name, value in changes.items() if "request_success" in name}
+    # Which requests run together, and how far one came, is a matter of time.
+    early = any(request["end"] for request in requests)
+    told = re.compile("request_success" if early else _OF_REQUESTS)
+    changes = {name: n for name, n in _changes(before, _metrics()).items() if told.search(name)}
+    for answer in answers:
+        answer.pop("cached", None)
     return {
         "answers": {
             request["id"]: answer for request, answer in zip(requests, answers, strict=False)
@@ -123,6 +145,8 @@ async def _stream(engine: Any, request: Json) -> Json:
         stream = ask(prompt, params, name, **more)
         async for output in stream:
             parts.append((0, output))
+            if request["slow"]:  # results are merged while nobody takes them
+                await asyncio.sleep(0.05)
             if how and len(parts) >= after > 0:
                 await _end(engine, how, name, stream)
                 if how == "close":
@@ -154,12 +178,8 @@ async def _end(engine: Any, how: str, name: str, stream: Any) -> None:
             await aborted
 
 
-async def called(engine: Any, method: str, arguments: Json, attribute: str = "") -> Json:
+async def called(engine: Any, method: str, arguments: Json) -> Json:
     """Call a method of an asynchronous engine and return its value."""
-    return await _called(engine, method, arguments)
-
-
-async def _called(engine: Any, method: str, arguments: Json) -> Json:
     try:
         value = getattr(engine, method)(**arguments)
         if asyncio.iscoroutine(value):
@@ -196,7 +216,11 @@ def _arguments(engine: Any, request: Json) -> Any:
     prompt = as_prompt(request["prompt"], request["model"])
     if request.get("task"):
         return prompt, pooling.params(request["task"], engine), more
-    return prompt, engines.sampling_params(request["options"], request["kind"]), more
+    options = dict(request["options"])
+    if "repetition_detection" in options:
+        parameters = importlib.import_module("vllm.sampling_params").RepetitionDetectionParams
+        options["repetition_detection"] = parameters(**options["repetition_detection"])
+    return prompt, engines.sampling_params(options, request["kind"]), more
 
 
 def _joined(answer: Json) -> Json:
@@ -313,7 +337,7 @@ def _rounded(value: Any) -> Any:
 
 def _state(inner: Any) -> list[Optional[int]]:
     """Return the numbers of ``_STATE`` that this release has."""
-    core = getattr(inner.engine_core, "engine_core", None)
+    core = getattr(getattr(inner, "engine_core", None), "engine_core", None)
     return [_number(getattr(core, "scheduler", None), path) for path in _STATE.values()]
 
 

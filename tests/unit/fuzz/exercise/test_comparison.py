@@ -51,8 +51,8 @@ def stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stand:
     return stand
 
 
-def compared(**options: bool) -> ExerciseComparison:
-    return compare_exercise(SIDES, lambda line: None, **options)
+def compared(base_again: bool = False) -> ExerciseComparison:
+    return compare_exercise(SIDES, lambda line: None, base_again=base_again)
 
 
 SAME = {"one": {"a/1": {"text": "x"}}, "two": {"a/1": {"text": "y"}}}

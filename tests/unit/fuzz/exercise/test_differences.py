@@ -30,6 +30,7 @@ def test_equal_answers_differ_in_nothing() -> None:
         ({"error": ["ValueError", "no"]}, Grade.BREAKS, "error"),
         ({"status": 500, "body": {}}, Grade.BREAKS, "status"),
         ({**ANSWER, "failed": True}, Grade.BREAKS, "failed"),
+        ({**ANSWER, "outputs": [{"finish": "error"}]}, Grade.BREAKS, "outputs[0].finish"),
     ],
 )
 def test_the_most_telling_member_is_named(
@@ -46,11 +47,14 @@ def test_another_error_or_none_is_no_break() -> None:
 
 
 def test_what_is_left_in_an_engine_breaks() -> None:
-    (one,) = differences(
-        {"a/left": {"leftovers": []}}, {"a/left": {"leftovers": ["scheduler.requests"]}}
-    )
-    assert one.grade is Grade.BREAKS
-    assert "scheduler.requests" in one.after
+    def grade(before: dict[str, int], after: dict[str, int]) -> Grade:
+        (one,) = differences({"a/left": {"leftovers": before}}, {"a/left": {"leftovers": after}})
+        return one.grade
+
+    assert grade({}, {"scheduler.requests": 1}) is Grade.BREAKS
+    assert grade({"parents": 1}, {"parents": 1, "scheduler.requests": 1}) is Grade.BREAKS
+    assert grade({"parents": 1}, {"parents": 2}) is Grade.BREAKS
+    assert grade({"parents": 2}, {"parents": 1}) is Grade.RESULT
 
 
 def test_an_answer_that_is_missing_has_the_error_of_its_act() -> None:

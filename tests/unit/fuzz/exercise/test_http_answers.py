@@ -42,6 +42,17 @@ def test_the_sum_of_a_stream_does_not_depend_on_its_pieces() -> None:
     assert choice["finish_reason"] == "stop"
 
 
+def test_the_last_piece_of_a_text_may_come_with_the_end() -> None:
+    apart = [chunk({"content": "ab"}), chunk({}, "stop")]
+    assert added_up(apart) == added_up([chunk({"content": "ab"}, "stop")])
+
+
+def test_what_a_server_counts_by_piece_is_left_out() -> None:
+    details = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 5}}
+    sums = added_up([("", {"choices": [], "usage": details})])["sums"]
+    assert sums[""]["usage"] == {"completion_tokens": 9, "completion_tokens_details": {}}
+
+
 def test_lost_text_a_lost_end_and_another_order_show() -> None:
     whole = [chunk({"content": "ab"}), chunk({}, "stop"), ("", "[DONE]")]
     for other in (
