@@ -98,7 +98,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "benchmarks" / "planted.toml"
 RECORD = ROOT / "docs" / "records" / "planted.jsonl"
 ENVIRONMENT = "vllm-0.33.0"
-LIMITS_S = {"cases": 150.0, "exercise": 150.0, "upstream": 90.0}
+LIMITS_S = {"cases": 150.0, "exercise": 150.0, "upstream": 45.0}
 """Seconds for one fault, on an idle machine, by finder."""
 _TEST_LIMITS = RunLimits(test_s=120.0, collect_s=1200.0)
 _STARTS_ENGINES = re.compile(
