@@ -221,8 +221,8 @@ def upstream(
     """Run vLLM's own tests on the simulated device.
 
     They are not modified. Those of a release (--ref v0.33.0) that the clone does not have come
-    from its source distribution. Arguments after -- go to pytest. Each result is kept when its test has
-    ended: the same command goes on where an interrupted one was.
+    from its source distribution. Arguments after -- go to pytest. Each result is kept when its
+    test has ended: the same command goes on where an interrupted one was.
 
     Exit codes: 0 no test failed; 1 a test failed; 2 usage or bad input; 3 something could not be
     built; 4 internal error.
