@@ -283,18 +283,17 @@ def test_long_cases_of_one_environment_run_side_by_side(
     assert not any("-n" in command for command in commands)
 
 
-def test_a_batch_with_two_workers_counts_as_two(cases: tuple[Case, ...], journal: Journal) -> None:
-    fake, calls = FakePytest(), []
-
-    def spare(running: int) -> bool:
-        calls.append(running)
-        return False
-
-    batches = [dataclasses.replace(batch("a", cases[:1]), workers="2"), batch("b", cases[1:])]
-    executor = ThreadsExecutor(lambda name: None, 2, lambda line: None, fake, spare)
+def test_a_batch_with_workers_counts_as_one_because_it_waits(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
+    fake = FakePytest()
+    batches = [
+        dataclasses.replace(batch("together-a", cases[:1]), workers="6"),
+        batch("together-b", cases[1:]),
+    ]
+    executor = ThreadsExecutor(lambda name: None, 2, lambda line: None, fake)
     assert run_with(executor, batches, journal).exit_code == 0
-    assert calls[0] == 2
-    assert [name for name, _ in fake.ran] == ["a", "b"]
+    assert fake.most_at_once == 2
 
 
 def test_other_batches_run_when_an_environment_cannot_be_built(
