@@ -93,7 +93,7 @@ class Bench:
         self.target: Target = self.session.target(environment)
         self.rounds = rounds
 
-    def ready(self, spec: EngineSpec, front: str, goal: float, what: str) -> Measured:
+    def ready(self, spec: EngineSpec, front: Front, goal: float, what: str) -> Measured:
         """Measure the time until an engine or server is ready, with the fixture and in a fresh process."""
         with self._fixture(spec, front) as warm:  # the first engine imports vLLM for all others
             plain = self._plain_serve(warm) if isinstance(warm, Server) else self._plain_llm(warm)
