@@ -48,8 +48,8 @@ class Journal:
         self._store = Store(
             self.directory / "cases.jsonl", JournalEntry, what="the journal of a run"
         )
-        self._case_version = functools.cache(case_fingerprint)
-        self._lock = functools.cache(proof.lock_id)
+        self._case_version = functools.cache(lambda case: case_fingerprint(case))
+        self._lock = functools.cache(lambda environment: proof.lock_id(environment))
         """Reading the files of a case takes 10 ms, and each case runs in many environments."""
         self._runs: dict[str, RunResult | None] = {}
         """Results by name of the entry, as read or written.

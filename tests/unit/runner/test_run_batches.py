@@ -366,6 +366,20 @@ def test_an_interrupted_run_reads_stored_results_once(
     assert read and len(read) == len(set(read))
 
 
+def test_a_case_is_read_once_for_all_environments(
+    cases: tuple[Case, ...], journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    def counted(case: Case) -> str:
+        read.append(case.id)
+        return case.id
+
+    monkeypatch.setattr("pytest_vllm_regress.runner.journal.case_fingerprint", counted)
+    assert run(journal, FakePytest(), [batch("a", cases), batch("b", cases)]).exit_code == 0
+    assert sorted(read) == sorted(case.id for case in cases)
+
+
 @pytest.mark.parametrize("changed", ["case", "lock"])
 def test_the_report_of_a_killed_pytest_counts_only_for_the_case_and_lock_that_it_ran(
     changed: str, cases: tuple[Case, ...], journal: Journal, monkeypatch: pytest.MonkeyPatch
