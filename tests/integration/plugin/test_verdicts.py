@@ -183,13 +183,14 @@ def test_the_failure_of_an_unrelated_case_is_named_before_anything_else(
 ) -> None:
     demo("raises")
     keys = 'related = ["demo-1"]' if related else ""
-    CaseFile(
+    other = CaseFile(
         "demo-2",
         upstream=["https://example.org/2"],
         kind="exception",
         pattern="documented words",
         keys=keys,
     ).write(pytester.path / "cases")
+    (other.directory / "evidence.json").touch()
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.REPRODUCED
     assert result.same_as == (() if related else ("demo-2",))
