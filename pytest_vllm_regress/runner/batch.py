@@ -127,7 +127,12 @@ class RunOptions:
     def live(self) -> bool:
         """Whether pytest's output is shown as it is written: with -v, or if an argument for pytest
         needs the terminal."""
-        return self.verbose or not _NEEDS_TERMINAL.isdisjoint(self.pytest_args)
+        return self.verbose or self.needs_terminal
+
+    @property
+    def needs_terminal(self) -> bool:
+        """Whether an argument for pytest needs the terminal, which workers do not have."""
+        return not _NEEDS_TERMINAL.isdisjoint(self.pytest_args)
 
     @property
     def asks_for_gpu(self) -> bool:

@@ -88,12 +88,12 @@ def local_request(
 ) -> RunRequest:
     """Return the request to run batches on this machine.
 
-    When several may run side by side, long batches are split and documented hangs are set apart. With live output a batch that runs
-    alone uses this process's terminal, so that
-    ``--pdb`` works.
+    When several may run side by side, documented hangs are set apart and long batches are split.
+    With live output a batch that runs alone uses this process's terminal, so that ``--pdb`` works.
     """
     if machine.at_once > 1:
-        hanging, rest = set_hangs_apart(batches, machine.workers)
+        workers = 1 if options.needs_terminal else machine.workers
+        hanging, rest = set_hangs_apart(batches, workers)
         batches = [*hanging, *(part for _, part in split_batches(rest, machine.at_once))]
     if options.live and (machine.at_once == 1 or len(batches) == 1):
         return RunRequest(batches, SequentialExecutor(machine.build), options, BatchHeaders(say))

@@ -15,7 +15,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import shards
-from pytest_vllm_regress.runner.batch import HANGING, Batch
+from pytest_vllm_regress.runner.batch import HANGING, Batch, RunOptions
 from pytest_vllm_regress.runner.plan import (
     ENVIRONMENT_S,
     plan_batches,
@@ -23,6 +23,7 @@ from pytest_vllm_regress.runner.plan import (
     recorded_tests,
     set_hangs_apart,
 )
+from pytest_vllm_regress.runner.run import LocalMachine, local_request
 from pytest_vllm_regress.runner.shards import CiSystem, Shard
 from tests.helpers.cases import project_cases
 
@@ -100,6 +101,14 @@ def test_the_tests_of_a_documented_hang_run_side_by_side(
 def test_nothing_is_set_apart_for_one_test_or_without_room(tests: int, most: int) -> None:
     batch = Batch("vllm-0.8.4", (HANG, OTHER), {HANG.id: "affected"})
     assert set_hangs_apart([batch], most, lambda case, name: tests) == ([], [batch])
+
+
+@pytest.mark.parametrize(("arguments", "workers"), [((), "6"), (("--pdb",), None)])
+def test_a_debugger_gets_no_workers(arguments: tuple[str, ...], workers: str | None) -> None:
+    machine = LocalMachine(lambda name: None, 2, workers=6)
+    batch = Batch("vllm-0.8.4", (HANG,), {HANG.id: "affected"})
+    request = local_request([batch], machine, RunOptions(pytest_args=arguments), print)
+    assert [batch.workers for batch in request.batches] == [workers]
 
 
 def test_how_many_tests_a_case_has_comes_from_the_proof() -> None:
