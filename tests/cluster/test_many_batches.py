@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -32,7 +33,8 @@ NODE = {"num_cpus": 2, "memory": 7 * GIB, "object_store_memory": 80 * MIB}
 
 @dataclasses.dataclass
 class Killing(Progress):
-    """After every tenth part of the results, kills a node and starts another."""
+    """After every tenth part of the results, kills a node and starts another. The head, through
+    which the driver talks to the cluster, stays."""
 
     cluster: Cluster
     finished: int = 0
@@ -42,12 +44,15 @@ class Killing(Progress):
         if update is None or not update.run.results:
             return
         self.finished += 1
-        if self.finished % max(1, BATCHES // 10) == 0 and self.killed < 10:
+        if self.finished % max(1, BATCHES // 10) == 0 and self.cluster.nodes:
             node = random.Random(self.finished).choice(self.cluster.nodes)
             self.cluster.ray_cluster.remove_node(node, allow_graceful=False)
             self.cluster.nodes.remove(node)
-            self.cluster.nodes.append(self.cluster.ray_cluster.add_node(**NODE))
             self.killed += 1
+            # On a busy machine a node may not start within the 30 s that Ray gives it. The others
+            # go on without it.
+            with contextlib.suppress(Exception):
+                self.cluster.nodes.append(self.cluster.ray_cluster.add_node(**NODE))
 
 
 def test_no_batch_is_lost_while_nodes_die(
