@@ -23,7 +23,7 @@ _DAEMON_CORES = 0.05  # per Ray daemon; an idle one uses 0.01, and two Rays have
 _MOST_BYTES = 1024.0  # per second, read and written by all processes together
 _MOST_FAULTS = 1.0  # page faults per second that waited for a disk
 _MOST_WAKE_UPS = 12.0  # timer wake-ups per second: an idle server polls ten times a second
-_ROUNDS = 3  # wake-ups without progress that count as polling: vLLM 0.8's front looks every 10 s
+_ROUNDS = 4  # wake-ups without progress that count as polling
 _REPEATS = 5  # restarts with the same log lines that count as repeating one step
 _RUNNABLE_SHARE = 0.5  # a process that is runnable in a larger share of the snapshots is working
 
