@@ -38,7 +38,7 @@ def test_a_comment_changes_nothing_and_a_fault_shows(
 
     def compared() -> comparison.ExerciseComparison:
         plan = plan_comparison(tree.place, (), False, "HEAD", RELEASE)
-        names.extend((plan.before, plan.after))
+        names.extend((f"{RELEASE}+vllm@{plan.base.id[:10]}", plan.after))
         return compare_exercise(plan, print)
 
     names: list[str] = []
@@ -54,4 +54,4 @@ def test_a_comment_changes_nothing_and_a_fault_shows(
     finally:
         set_clones([])
         for name in dict.fromkeys(names):
-            cli.main(["env", "prune", name])
+            assert cli.main(["env", "prune", name]) == 0

@@ -238,7 +238,8 @@ def _joined(answer: Json) -> Json:
             outputs[choice.index] = _choice(choice, old)
         answer.setdefault("prompt", _prompt(part))
         if part.prompt_logprobs is not None and len(part.prompt_logprobs):
-            answer["prompt_logprobs"] = list(map(_ranked, part.prompt_logprobs))
+            told = answer.get("prompt_logprobs", []) if kind == "delta" else []
+            answer["prompt_logprobs"] = told + list(map(_ranked, part.prompt_logprobs))
     if parts and not early:
         last = parts[-1][1]
         answer["finished"] = last.finished
