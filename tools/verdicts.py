@@ -23,7 +23,7 @@ from packaging.version import Version
 from pytest_vllm_regress.answers.audit.boundaries import boundaries, counts_of
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
-from pytest_vllm_regress.cases.proofs import proof
+from pytest_vllm_regress.cases.proofs.proof import recorded_proof
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.output.pages.knowledge import release_of
 from pytest_vllm_regress.util.report import Markup, markdown_table
@@ -201,13 +201,16 @@ def boundary_rows() -> Iterator[str]:
 def impostor_rows() -> Iterator[str]:
     rows = []
     for case in CASES:
-        proven = proof.read_proof(case.directory / proof.FILE).environments
+        recorded = recorded_proof(case)
+        proven = recorded.environments if recorded else ()
         rejected = {environment.environment: environment.impostors for environment in proven}
         sides = [listed[:1] for listed in (case.evidence.affected, case.evidence.fixed)]
         cells = [
             cell
             for side in sides
-            for cell in ((side[0], str(rejected[side[0]])) if side else ("none", ""))
+            for cell in (
+                (side[0], str(rejected.get(side[0], "not proven yet"))) if side else ("none", "")
+            )
         ]
         rows.append([case.id, *cells])
     yield from markdown_table(("case", "affected", "rejected", "fixed", "rejected"), rows)
@@ -217,7 +220,8 @@ def mutation_rows() -> Iterator[str]:
     from tests.helpers import mutants
 
     detected: dict[str, list[tuple[str, ...]]] = {}
-    for case in CASES:
+    proven = [case for case in CASES if recorded_proof(case)]
+    for case in proven:
         with tempfile.TemporaryDirectory() as folder:
             for mutation, checks in mutants.mutant_detections(case, CASES, Path(folder)).items():
                 detected.setdefault(mutation, []).append(checks)
@@ -225,7 +229,7 @@ def mutation_rows() -> Iterator[str]:
     for mutation, by_case in detected.items():
         counts = Counter(_kind_of(check) for checks in by_case for check in checks)
         by_check = "; ".join(f"{check}: {count}" for check, count in counts.most_common())
-        share = f"{sum(map(bool, by_case))} of {len(CASES)}"
+        share = f"{sum(map(bool, by_case))} of {len(proven)}"
         rows.append((Markup(mutation), share, Markup(by_check)))
     yield from markdown_table(("mutation", "detected", "by which check, in how many cases"), rows)
 
