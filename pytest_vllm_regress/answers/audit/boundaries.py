@@ -256,9 +256,10 @@ def _with_verdict(table: VerdictTable, case: Case) -> set[str]:
     A verdict of a proof counts as long as the proof is not stale. Without its cause, NOT_APPLICABLE
     is not clear.
     """
-    codes: set[str | None] = {code_fingerprint(case.directory)}
+    code = code_fingerprint(case.directory)
+    codes: set[str | None] = {code}
     proof = recorded_proof(case)
-    if proof is not None and proof.fingerprint == case_fingerprint(case):
+    if proof is not None and proof.fingerprint == case_fingerprint(case, code):
         codes.add(None)
     return {
         entry.environment
