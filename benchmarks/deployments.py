@@ -1,7 +1,7 @@
 """Measure how `vllm-regress audit --serve` reads public deployment files, against labels that were
 written before the reader was tuned on one half of them.
 
-    python benchmarks/deployments.py [dev|test|more|new] [--files DIR] [-v]
+    python benchmarks/deployments.py [HALF] [--files DIR] [-v]
 
 `more` was collected later, to find what the reader did not know; its labels were checked against
 what it reads, so it is a regression test and no measurement.
@@ -38,6 +38,7 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 
 SAMPLE = Path(__file__).parent / "samples" / "deployments.jsonl"
+HALVES = ("dev", "test", "more", "new", "newest", "2026-11-28")
 RELEASES = ("0.8.5", "0.10.2", "0.19.0")
 """For which what is reachable is compared if the label has no version."""
 
@@ -153,13 +154,13 @@ def content_of(sample: dict[str, Any], folder: Path | None) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("half", nargs="?", choices=("dev", "test", "more", "new", "newest"))
+    parser.add_argument("half", nargs="?", choices=HALVES)
     parser.add_argument("--files", type=Path)
     parser.add_argument("-v", "--verbose", action="store_true")
     arguments = parser.parse_args()
     cases = list(load_all_cases(default_cases_dir()))
     samples = [json.loads(line) for line in SAMPLE.read_text("utf-8").splitlines()]
-    for half in [arguments.half] if arguments.half else ("dev", "test", "more", "new", "newest"):
+    for half in [arguments.half] if arguments.half else HALVES:
         results = []
         for sample in samples:
             if sample["half"] == half:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import pickle
 import signal
@@ -22,7 +24,8 @@ from tests.helpers import FEWER_PLUGINS, ROOT, fake_gpus
 from tests.helpers.cases import project_cases
 
 pytest_plugins = ["pytester"]
-SLOW_FOLDERS = ("hostile", "cluster", "integration/browser")
+TESTS = Path(__file__).parent
+SLOW_FOLDERS = {TESTS / name for name in ("hostile", "cluster", "integration/browser")}
 settings.register_profile(
     "project", deadline=None
 )  # how long one example takes says how busy the machine is
@@ -47,13 +50,33 @@ def pytest_unconfigure() -> None:
     fake_gpus.remove_built()  # not at the exit of the interpreter, which pytest-xdist's workers skip
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let each worker of pytest-xdist import a part of the tests first. In a fresh clone all of
+    them would compile all files at the same time."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or [Path(path).absolute() for path in session.config.args] != [TESTS]:
+        return
+    files = sorted([*TESTS.glob("unit/**/test_*.py"), *TESTS.glob("integration/**/test_*.py")])
+    for file in files[int(worker["workerid"][2:]) :: worker["workercount"]]:
+        if SLOW_FOLDERS.isdisjoint(file.parents):
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting reports it
+                importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests in some folders as slow, before ``-m`` selects."""
-    folders = tuple(Path(__file__).parent / name for name in SLOW_FOLDERS)
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in folders):
-            item.add_marker("slow")
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders of which ``-m`` selects nothing: each worker would import all of them."""
+    if collection_path in SLOW_FOLDERS and "not slow" in config.option.markexpr:
+        return True
+    return None
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Mark the tests in some folders as slow."""
+    module: pytest.Module = pytest.Module.from_parent(parent, path=module_path)
+    if not SLOW_FOLDERS.isdisjoint(module_path.parents):
+        module.add_marker("slow")
+    return module
 
 
 @pytest.fixture(autouse=True)
@@ -121,13 +144,27 @@ def agent(run_dir: RunDir) -> Iterator[Agent]:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Mapping[str, str | bytes]:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder for what all tests, also those of other workers of pytest-xdist, may read."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session")
+def checkpoints(shared_folder: Path) -> Path:
+    """Where tests forge checkpoints that they only read: each takes up to a second."""
+    folder = shared_folder / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(shared_folder: Path) -> Mapping[str, str | bytes]:
     """The files of the project's site.
 
     Building them takes several seconds, so one worker of pytest-xdist does it for all.
     """
-    folder = tmp_path_factory.getbasetemp()
-    file = (folder if worker_id == "master" else folder.parent) / "site.pickle"
+    file = shared_folder / "site.pickle"
     with FileLock(f"{file}.lock"):
         if not file.exists():
             file.write_bytes(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ..answers.fixes.index import fix_index
 from ..answers.fixes.new_case import draft_of_fix
 from ..cases.loading import load_valid_cases
+from ..cases.model import Case
 from ..cases.scaffold import (
     PLACEHOLDER,
     TEMPLATES,
@@ -18,6 +20,7 @@ from ..cases.scaffold import (
     set_up_folder,
 )
 from ..errors import Kind, UsageError
+from ..util.paths import shipped
 from ..util.validation import json_or_text
 from .context import Invocation, Names, say, settings, warn, warn_of
 
@@ -84,16 +87,35 @@ def new(
     is_new = not folder.exists()
     case = create_case(folder, report, draft)
     settings_files = set_up_folder(case) if is_new else []
-    warn_of(case, load_valid_cases(case.directory.parent).cases)
+    own = load_valid_cases(case.directory.parent).cases
+    warn_of(case, own)
+    for other in {
+        one.id: one for one in (*load_valid_cases(shipped("cases")).cases, *own)
+    }.values():
+        if other.id != case.id and (shared := _reports(case) & _reports(other)):
+            numbers = ", ".join(sorted(shared))
+            warn(f"Note: {other.id} ({other.title}) is of the same report or fix, {numbers}")
     if front == "serve" and Kind.EXCEPTION in case.symptom.kinds:
         warn(f"Note: {ERROR_STATUS}")
     for path in (*sorted(case.directory.iterdir()), *settings_files):
         say(str(path))
+    if not draft.pattern and case.symptom.pattern != PLACEHOLDER:
+        warn(
+            f"Next: set symptom.pattern in {case.path} to the message of your assertion; now it is that of the template, "
+            f"{case.symptom.pattern!r}"
+        )
     if case.symptom.pattern == PLACEHOLDER:
         warn(f"Next: set symptom.pattern in {case.path} to a text that only this failure prints")
     if not case.evidence.affected:
         warn(f"Next: name an environment with the failure under [evidence] in {case.path}")
     warn(f"Next: write the test, then prove the case: {command.command('validate', case.id)}")
+
+
+def _reports(case: Case) -> set[str]:
+    """Return the reports and fixes of a case as owner/name#number: GitHub has one number for the
+    address of an issue and that of a pull request."""
+    addresses = (urlsplit(address).path.split("/") for address in (*case.upstream, *case.fixed_by))
+    return {f"{parts[1]}/{parts[2]}#{parts[4]}" for parts in addresses if len(parts) == 5}
 
 
 def _with_fields(draft: Draft, given: Names) -> Draft:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,9 +13,12 @@ from ..answers.fixes.overview import subsystem
 from ..cases.model import fields_of
 from ..cases.rates import recent_results
 from ..cases.results import RunResult, merge_results
+from ..errors import UsageError
 from ..util.text import one_line
 from .context import Invocation, TextOrJson, print_json, say, warn_of
 
+PLACE = re.compile(r"vllm/(?P<path>[\w/]+\.py)(?::(?P<function>\w+))?")
+"""A module of vLLM, or a function in it."""
 UPSTREAM = "https://github.com/vllm-project/vllm"
 
 
@@ -22,11 +26,15 @@ def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None
     """Show all fields of a case and the ends of its range.
 
     It says which of these ends were observed. Of a change of vLLM, such as vllm#44483, it shows what
-    was changed, which releases contain it, and which cases are about it.
+    was changed, which releases contain it, and which cases are about it. Of a function, such as
+    vllm/v1/core/sched/scheduler.py:schedule, it lists the releases and changes that changed it.
     """
 
     if NAME.fullmatch(case_id):
         _show_fix(command, case_id, as_json=format == "json")
+        return
+    if place := PLACE.fullmatch(case_id):
+        _show_changes(place["path"], place["function"] or "", as_json=format == "json")
         return
     (case,) = command.select([case_id])
     # Tests check the built-in cases, and the check takes a second.
@@ -74,6 +82,23 @@ def _show_fix(command: Invocation, name: str, *, as_json: bool) -> None:
     for field, value in fields.items():
         if value:
             say(f"{field + ':':14}{_one_line(value)}")
+
+
+def _show_changes(path: str, function: str, *, as_json: bool) -> None:
+    index = fix_index()
+    changes = index.changes_of(path, function)
+    if not changes:
+        what = f"function {function} of vllm/{path}" if function else f"module vllm/{path}"
+        raise UsageError(f"no known change of vLLM changes the {what}")
+    rows = [
+        (index.first_release(change) or "no release yet", change.name, change.title)
+        for change in changes
+    ]
+    if as_json:
+        print_json([dict(zip(("release", "fix", "title"), row, strict=True)) for row in rows])
+        return
+    for release, name, title in rows:
+        say(f"{release + ':':16}{name or 'pull request not known':24}{title}".rstrip())
 
 
 def _print_variants(variants: Mapping[str, Mapping[str, Any]]) -> None:

@@ -56,6 +56,7 @@ def try_(
             f"{len(comparison.changed)} changed files against {comparison.base.id[:10]} ({comparison.base.subject}); "
             f"{len(cases)} cases, first the {comparison.close} closest; over {comparison.base_environment}"
         )
+        command.confirm_downloads([comparison.base_environment], show)
         runner = PatchRunner(
             command.run_options(None).with_pytest_args(f"--vllm-leftovers={KEPT_REQUESTS}"),
             lambda progress: make_executor(None, jobs, show, progress),

@@ -167,11 +167,15 @@ class Agents:
         if python := named_interpreter(name):
             return python
         from ..environments.cache import EnvironmentCache
+        from ..environments.downloads import downloads
         from ..environments.names import resolve
 
         try:
+            recipe = resolve(name)
+            if needed := downloads([name]):
+                self._progress(str(needed))
             return self._leases.enter_context(
-                EnvironmentCache().lease(resolve(name), progress=self._progress)
+                EnvironmentCache().lease(recipe, progress=self._progress)
             )
         except BuildError as error:
             self._failed[name] = error

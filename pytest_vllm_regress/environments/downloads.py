@@ -62,7 +62,7 @@ class Downloads:
         size += f", about {self.size * DISK_FACTOR / GIB:.0f} GiB on disk"
         if self.unknown:
             size = f"{size} without {', '.join(self.unknown)}, " if self.size else ""
-            size += "how much is unknown (the package index gave no sizes); an environment with vLLM is 4 to 12 GiB on disk"
+            size += "how much is unknown (the package index gave no sizes); an environment with vLLM is 6 to 10 GiB on disk"
         tight = self.size * DISK_FACTOR > self.free
         advice = (
             ". They may not fit: name fewer environments, or set VLLM_REGRESS_CACHE to a folder on another disk"

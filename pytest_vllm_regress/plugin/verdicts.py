@@ -106,7 +106,13 @@ def decide_leg(
     case = marked.case
     decision = judge_observation(case, marked.variant, target.versions, observed, control_observed)
     if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (case.directory / PROOF).exists():
-        reason = f"{_never_shown(subject)}; {decision.reason}"
+        reason = (
+            "the test does not show the failure here, or the range is wrong"
+            f"{_last_answers(subject)}; {decision.reason}"
+        )
+        decision = dataclasses.replace(decision, reason=reason)
+    elif decision.verdict is Verdict.INCONCLUSIVE and _stopped_in_test(observed):
+        reason = f"{decision.reason}{_last_answers(subject)}"
         decision = dataclasses.replace(decision, reason=reason)
     if not _target_failed(observed):
         return judged(decision)
@@ -117,7 +123,9 @@ def decide_leg(
         decision = name_others(decision, observed, names)
     if decision.verdict is Verdict.NOT_APPLICABLE:  # that names the other case
         return judged(decision)
-    unrelated = [other for other in others if not case.may_share_failure_with(other)]
+    # A draft's pattern may be so broad that it matches any failure.
+    proven = [other for other in others if (other.directory / PROOF).exists()]
+    unrelated = [other for other in proven if not case.may_share_failure_with(other)]
     same_as = same_failures(observed, unrelated, recorded_versions(target.versions, case))
     if same_as:
         reason = f"same traceback or text as {', '.join(same_as)}: {decision.reason}"
@@ -135,12 +143,10 @@ def _cases_around(directory: Path) -> tuple[Case, ...]:
         return ()
 
 
-def _never_shown(subject: Leg) -> str:
-    """Return why a case without a proof may have passed on an affected installation, with what the
-    target answered last."""
+def _last_answers(subject: Leg) -> str:
+    """Return what the target answered last, for the reason of a verdict; empty if unknown."""
     replies = [excerpt(_in_words(reply), MAX_REPLY) for reply in subject.last_replies]
-    answered = f"; the last answers: {' | '.join(replies)}" if replies else ""
-    return f"the test does not show the failure here, or the range is wrong{answered}"
+    return f"; the last answers: {' | '.join(replies)}" if replies else ""
 
 
 def _in_words(reply: object) -> str:
@@ -162,12 +168,19 @@ def observe(leg: Leg) -> Observation:
     seen = _first_documented(leg) or _death_first(leg, _seen(leg, next(leg.errors, None)))
     observation = replace(seen, summary=mask(seen.summary), at_work=tuple(leg.at_work))
     path = unknown_address(leg.last_replies[-1]) if leg.last_replies else ""
-    if path and (
-        observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)
-    ):
+    if path and _stopped_in_test(observation):
         lacks = Unsupported(f"it serves no {path} (HTTP 404)", lacks=f"route {path}")
         return _not_applicable(leg, lacks)
     return observation
+
+
+def _stopped_in_test(observation: Observation) -> bool:
+    """Return whether the test ended before its assertion: by a positive control or an error of its
+    own."""
+    return bool(observation.absent) or (observation.kind, observation.phase) == (
+        Kind.EXCEPTION,
+        TEST,
+    )
 
 
 def _death_first(leg: Leg, seen: Observation) -> Observation:

@@ -7,6 +7,7 @@ Functions that parse return None for invalid input and never raise.
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
@@ -27,6 +28,7 @@ For thousands of digits or brackets ``packaging`` raises errors other than its o
 """
 
 
+@functools.lru_cache(maxsize=4096)
 def version_of(text: str) -> Version | None:
     """Return the PEP 440 version in ``text``."""
     try:

@@ -9,17 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_vllm_regress.answers.api_history.definitions import module_name
+from pytest_vllm_regress.answers.api_history.store import BRIEF
 
 from . import service
 from .modules import ROOT, Module, read_module
 
 _LEFT_OUT = re.compile(r"vllm/(?:third_party|vllm_flash_attn|benchmarks)/.*")
 """Vendored packages, compiled kernels' wrappers and vLLM's own benchmarks."""
-_BRIEF = re.compile(
-    r"vllm\.(?:model_executor\.(?:models|layers|kernels)|models|kernels|v1\.attention|distributed\.kv_transfer)\b.*"
-)
-"""Packages with the inside of models and kernels: of these, private names and attributes that
-methods assign are left out."""
 Symbols = dict[str, dict[str, str]]
 
 
@@ -92,7 +88,7 @@ def public_names(modules: Mapping[str, Module], name: str, visited: set[str]) ->
 
 
 def _kept(name: str, symbols: dict[str, str]) -> dict[str, str]:
-    if not _BRIEF.fullmatch(name):
+    if not BRIEF.fullmatch(name):
         return dict(symbols)
     return {
         symbol: definition

@@ -6,13 +6,16 @@ A path is a dotted name; ``()`` after a class means an instance of it: ``vllm.LL
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from .definitions import Parameter, Signature, bases_of, is_class, signature_of
-from .store import History, definitions_at
+from .definitions import Parameter, Signature, bases_of, is_class, is_function, signature_of
+from .store import BRIEF, History, definitions_at, member_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,8 +28,17 @@ _CLOSED = _GENERATED | {
     *("Exception", "ValueError", "RuntimeError"),
 }
 """Bases outside vLLM that add no public member."""
+_STANDARD = frozenset((*dir(dataclasses), *dir(typing), *dir(functools), *dir(contextlib)))
+"""Names of the standard library that modules often import."""
 _LISTED = ("vllm", "vllm.envs")
 """Modules whose ``__getattr__`` takes names from a table that the history has."""
+_TWINS = {
+    "vllm.engine.llm_engine.LLMEngine": "vllm.v1.engine.llm_engine.LLMEngine",
+    "vllm.engine.async_llm_engine.AsyncLLMEngine": "vllm.v1.engine.async_llm.AsyncLLM",
+    "vllm.distributed.kv_transfer.kv_connector.base.KVConnectorBase": "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorBase_V1",
+}
+"""Classes of the V0 engine, and what the same release makes of them with V1. Where a release has
+both, an instance may be either."""
 _MAKERS = ("from_", "create", "build")
 """How the names of class methods begin that return an instance of their class."""
 
@@ -91,6 +103,7 @@ class Lookup:
         self.member = _remembered(self._member)
         self.signature = _remembered(self._signature)
         self._symbols = functools.cache(self._read_symbols)
+        self._classes_in = functools.cache(self._read_classes_in)
         self._ancestors = functools.cache(self._read_ancestors)
 
     def has_module(self, module: str) -> bool:
@@ -132,10 +145,28 @@ class Lookup:
             makes_names = self._definition(module.module, "__getattr__")
             if name.startswith("__") or (makes_names and module.module not in _LISTED):
                 raise Unknown
+            if self._may_be_left_out(module.module, name):
+                raise Unknown
             raise Missing(module, name)
         if definition.startswith("< ") and depth:
-            return self._alias(definition, depth)
+            symbol = self._alias(definition, depth)
+            if not symbol.name and self.has_module(f"{module.module}.{name}"):
+                # Another module has this name, too, for example by "import *": in an import, the
+                # name before a dot means the module that is there.
+                return Symbol(f"{module.module}.{name}")
+            return symbol
         return Symbol(module.module, name, definition)
+
+    def _may_be_left_out(self, module: str, name: str) -> bool:
+        """Return whether a name may exist of which the history does not tell: a constant or a
+        private name in some packages, or what is imported from the standard library before a
+        module has one of its own."""
+        timeline = self._history.symbols(module).get(name, [])
+        if BRIEF.fullmatch(module) and timeline:
+            kinds = tuple(filter(None, timeline[1::2]))
+            is_constant = any(kind.startswith(("=", f"< {module}:")) for kind in kinds)
+            return name.startswith("_") or is_constant
+        return name in _STANDARD and bool(timeline) and timeline[0] > self._release
 
     def _alias(self, definition: str, depth: int) -> Symbol:
         target, _, name = definition.removeprefix("< ").partition(":")
@@ -164,24 +195,68 @@ class Lookup:
             if symbol is not None:
                 return replace(symbol, instance=symbol.instance or owner.instance)
         makes_names = any(self._definition(c.module, f"{c.name}.__getattr__") for c in classes)
+        if owner.instance and (twin := self._twin(owner)):
+            self.member(twin, name)
+            raise Unknown
         in_subclass = owner.instance and self._in_subclass(owner, name)
         is_protocol = owner.instance and any("Protocol" in bases_of(c.definition) for c in classes)
-        if is_open or makes_names or name.startswith("__") or in_subclass or is_protocol:
+        is_left_out = any(BRIEF.fullmatch(c.module) for c in classes) and (
+            name.startswith("_") or not any(self._declares(c, name) for c in classes)
+        )
+        if (
+            is_left_out
+            or is_open
+            or makes_names
+            or name.startswith("__")
+            or in_subclass
+            or is_protocol
+        ):
             raise Unknown  # what is annotated with a protocol is an implementation, with more
         raise Missing(owner, name)
 
+    def _declares(self, owner: Symbol, name: str) -> bool:
+        """Return whether a class has a method or, if it is a dataclass, a field of this name in some
+        release, so that it is no attribute that a method assigns."""
+        timeline = self._history.symbols(owner.module).get(f"{owner.name}.{name}", [])
+        is_dataclass = "@dataclass" in owner.definition
+        return any(
+            is_function(definition) or (is_dataclass and definition.startswith(":"))
+            for definition in filter(None, timeline[1::2])
+        )
+
+    def _twin(self, owner: Symbol) -> Symbol | None:
+        """Return what may be in place of an instance of a class of the V0 engine."""
+        try:
+            return replace(self.find(_TWINS[owner.path]), instance=True)
+        except (KeyError, Missing, Unknown):
+            return None
+
     def _in_subclass(self, owner: Symbol, name: str) -> bool:
-        """Return whether a class below ``owner`` in its module has the member: what is annotated
+        """Return whether a class below ``owner`` in its package has the member: what is annotated
         with a class may be one of these."""
-        classes = {
-            symbol: bases_of(definition)
-            for symbol, definition in self._symbols(owner.module).items()
+        classes = self._classes_in(member_of(owner.module))
+        below = {owner.name}
+        while (
+            more := {
+                symbol for (_, symbol), bases in classes.items() if not below.isdisjoint(bases)
+            }
+            - below
+        ):
+            below |= more
+        return any(
+            self._definition(module, f"{symbol}.{name}")
+            for module, symbol in classes
+            if symbol in below and symbol != owner.name
+        )
+
+    def _read_classes_in(self, member: str) -> dict[tuple[str, str], list[str]]:
+        """Return the classes in a package, with the last names of their bases."""
+        return {
+            (module, symbol): [base.rpartition(".")[2] for base in bases_of(definition)]
+            for module in self._history.modules_in(member)
+            for symbol, definition in self._symbols(module).items()
             if "." not in symbol and is_class(definition)
         }
-        below = {owner.name}
-        while more := {symbol for symbol, bases in classes.items() if below & set(bases)} - below:
-            below |= more
-        return any(self._definition(owner.module, f"{sub}.{name}") for sub in below)
 
     def _typed(self, module: str, name: str) -> Symbol | None:
         """Return a member, or an instance of its class if its definition names one; None if there
@@ -248,6 +323,10 @@ class Lookup:
         definition = symbol.definition
         signature = signature_of(definition)
         if signature is None or "@property" in definition or "@overload" in definition:
+            raise Unknown
+        owner, _, method = symbol.name.rpartition(".")
+        twin = self._twin(replace(symbol, name=owner)) if symbol.instance else None
+        if twin and self.member(twin, method).definition != definition:
             raise Unknown
         if "@classmethod" in definition or (symbol.instance and "@staticmethod" not in definition):
             signature = signature.without_first()

@@ -7,6 +7,7 @@ import bisect
 import functools
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
@@ -28,6 +29,11 @@ SECTIONS = (
     "deprecations",
 )
 """Parts of an API besides the symbols, each a table of names with a short text."""
+BRIEF = re.compile(
+    r"vllm\.(?:model_executor\.(?:models|layers|kernels)|models|kernels|v1\.attention|distributed\.kv_transfer)\b.*"
+)
+"""Packages with the inside of models and kernels: of these, private names, constants and attributes
+that methods assign are left out."""
 MOVES = "moves"
 """The table of the places to which symbols moved: ``module:name`` of both."""
 Timeline = list[Any]
@@ -66,6 +72,11 @@ class History:
         """Return the changes of a module's symbols by qualified name; empty for an unknown module."""
         table: Table = self._member(member_of(module)).get(module, {})
         return table
+
+    def modules_in(self, member: str) -> Iterable[str]:
+        """Return the modules in a member of the file, see ``member_of``."""
+        modules: Iterable[str] = self._member(member)
+        return modules
 
     def entry(self, section: str, name: str, release: int) -> str | None:
         """Return the text of a name in a section; None if the release does not have it."""

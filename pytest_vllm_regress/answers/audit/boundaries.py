@@ -117,7 +117,7 @@ def before_feature(case: Case, versions: Mapping[str, str], table: VerdictTable)
     package = case.affected[0].package
     names = VLLM if package == "vllm" else (package,)
     version = next((version_of(versions[name]) for name in names if name in versions), None)
-    if version is None:
+    if version is None or not any(entry.lacks_feature for entry in table.of_case(case.id)):
         return False
     recorded = [
         (found, entry)

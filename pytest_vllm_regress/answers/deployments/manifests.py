@@ -39,7 +39,7 @@ _BLOCK_KEY = re.compile(
 )
 _COMPOSE = re.compile(r"(?m)^services:")
 """A compose file, in which a dollar sign for the shell is written twice."""
-_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
+_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|%\{[^{}]*\}")
 _NO_LINE = "\0"
 _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
 _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
@@ -93,7 +93,7 @@ _SERVER_VARIABLE = re.compile(
     r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
 )
 _ENGINE_ARGUMENTS = re.compile(
-    r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
+    r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments|config"
 )
 _TELLING_NAMES = {
     "max_model_len",
@@ -526,6 +526,15 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), scope.service)
     image = _image(node)
     config = node.get("vllmConfig", {} if {"modelURL", "repository"} <= node.keys() else None)
+    model = node.get("model")
+    if config is None and isinstance(model, dict) and "modelURL" in model:
+        # An older form of the operator's resource, with the options beside each other.
+        config = {
+            key: value
+            for key, value in {**node, **model}.items()
+            if key == "extraArgs"
+            or not (key in _CHART or isinstance(value, dict) or _OF_KUBERNETES.fullmatch(str(key)))
+        }
     if isinstance(config, dict):
         yield _of_chart(node, config, scope, image, label)
         return

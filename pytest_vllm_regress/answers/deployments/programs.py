@@ -133,7 +133,7 @@ def _is_list_sum(node: ast.AST) -> TypeGuard[ast.BinOp]:
 class _Program:
     def __init__(self, tree: ast.Module, text: str) -> None:
         self._tree = tree
-        self._serves = "vllm.entrypoints" in text
+        self._serves = "vllm.entrypoints" in text or "VLLMArgs" in text
         self._names: dict[str, ast.expr | None] = {}
         self._assigned: dict[int, _Variable] = {}
         self._more: dict[_Variable, list[tuple[ast.expr, bool]]] = {}
@@ -255,6 +255,8 @@ class _Program:
 
     def _listed(self, node: ast.expr) -> list[Word]:
         value = self._names.get(node.id) if isinstance(node, ast.Name) else node
+        if isinstance(value, ast.IfExp) and (chosen := self._chosen(value)) is not None:
+            value = chosen
         if isinstance(value, (ast.List, ast.Tuple)):
             return [Word(self._text(item) or "$VALUE", node.lineno, True) for item in value.elts]
         return [Word("$MORE_ARGS", getattr(node, "lineno", 1))]
@@ -277,7 +279,7 @@ class _Program:
     def _of_arguments(self, node: ast.Call) -> Iterator[ServerCommand]:
         """Yield the server of vLLM's application around ``AsyncEngineArgs(...)``."""
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if name not in ("AsyncEngineArgs", "EngineArgs"):
+        if name not in ("AsyncEngineArgs", "EngineArgs", "VLLMArgs"):
             return
         settings: dict[str, Any] = {
             keyword.arg: keyword.value.value
@@ -315,10 +317,15 @@ class _Program:
         return ""
 
     def _of_condition(self, node: ast.IfExp, depth: int) -> str:
+        chosen = self._chosen(node)
+        return "$VALUE" if chosen is None else self._text(chosen, depth + 1)
+
+    def _chosen(self, node: ast.IfExp) -> ast.expr | None:
+        """Return the branch that a test with a constant chooses."""
         test = self._names.get(node.test.id) if isinstance(node.test, ast.Name) else node.test
         if isinstance(test, ast.Constant):
-            return self._text(node.body if test.value else node.orelse, depth + 1)
-        return "$VALUE"
+            return node.body if test.value else node.orelse
+        return None
 
     def _of_call(self, node: ast.Call, depth: int) -> str:
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -45,6 +45,7 @@ from .shell import (
     starts_elsewhere,
     without_blocks,
 )
+from .translations import to_shell
 
 __all__ = [
     "MAX_COMMAND",
@@ -64,6 +65,8 @@ __all__ = [
     "split",
 ]
 _LINE = 100_000
+_TERRAFORM_BLOCK = re.compile(r"(?m)^[ \t]*%\{[^{}\n]*\}[ \t]*$")
+_YAML = re.compile(r"(?m)^(?:apiVersion|kind|services|\w+):")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _TEMPLATES = (
     ".tftpl",
@@ -101,7 +104,9 @@ _OF_OTHER_UNITS = re.compile(
     r"(?i)router|proxy|gateway|monitor|exporter|watch|health|bench|client|\bui\b|webui|download|updat|tunnel|backup|clean|setup|worker|ray"
 )
 """Descriptions and scripts of units beside a server."""
-_RUNS_SCRIPT = re.compile(r"(?:\S*/)?(?:env|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*")
+_RUNS_SCRIPT = re.compile(
+    r"(?:\S*/)?(?:env|tini|dumb-init|gosu|catatonit|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*"
+)
 _HCL = (".tf", ".hcl", ".nomad", ".tofu")
 _UNITS = (".service", ".conf", ".ini", ".container")
 
@@ -187,10 +192,12 @@ def is_dockerfile(file: str) -> bool:
 def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadable]:
     starts = _STARTS.search(text) is not None
     inner = name
+    if name.endswith(".tftpl"):
+        text = _TERRAFORM_BLOCK.sub("", text)
     while inner.endswith(_TEMPLATES):
         inner = inner.rpartition(".")[0]
     is_yaml = inner.endswith((".yaml", ".yml")) or (
-        name.endswith(".tpl") and "." not in inner.rpartition("/")[2]
+        name.endswith(_TEMPLATES) and "." not in inner.rpartition("/")[2] and _YAML.search(text)
     )
     if is_yaml or (starts and inner.endswith(".json")):
         yield from of_yaml(text)
@@ -203,9 +210,7 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
     elif is_dockerfile(inner) or (not inner.endswith((".sh", ".bash")) and _FROM.search(text)):
         yield from _of_dockerfile(without_blocks(text))
     elif starts:
-        text = without_blocks(text)
-        if inner.endswith(".ps1"):
-            text = re.sub(r"(?m)`[ \t\r]*$", r"\\", text)
+        text = to_shell(without_blocks(text), inner)
         if inner.endswith(_UNITS):
             yield from _of_unit(text)
         else:
@@ -315,7 +320,8 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
             if "=" not in rest:
                 words = [Word("=".join(rest.split(None, 1)), line)]
             assigned = dict(word.split("=", 1) for word in words if "=" in word)
-            arguments |= {key: Word(value, line) for key, value in assigned.items()}
+            for key, value in assigned.items():
+                arguments[key] = expanded(Word(value, line, quoted=True), arguments)[0]
             if name == "ENV":
                 variables |= {key: literal(value) for key, value in assigned.items()}
         elif name == "ENTRYPOINT":
@@ -349,7 +355,8 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
             started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
         for server in started:
             # Without a model here, it comes with other arguments when the container is run.
-            complete = server.complete and names_model(server.words)
+            is_open = any(word.endswith(".sh") for word in entrypoint)
+            complete = server.complete and names_model(server.words) and not is_open
             yield replace(server, image=str(base), complete=complete)
 
 

@@ -41,6 +41,7 @@ _TELLING = re.compile(
 """Options that hardly any other server has."""
 _PROGRAM_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
 _ENGINES = ("docker", "podman", "nerdctl")
+_ENGINE_VARIABLE = re.compile(r"(?i)\$\{?\w*(?:docker|podman|runtime|engine)\w*\}?")
 _IMAGE_RUNNERS = ("apptainer", "singularity")
 _IMAGE_FILE = re.compile(r"(?:docker://)?(.*vllm[\w.:/-]*?)(?:_(v?\d[\w.]*?))?(?:\.sif)?")
 _MODEL = re.compile(r"[\w.-]+/[\w.-]+")
@@ -231,8 +232,9 @@ class _Script:
         for sign, command in _commands(words):
             self._sign = sign
             yield from self._command(command)
-        if words:
-            self._sign = words[-1].sign or self._sign
+        signs = list(takewhile(bool, (word.sign for word in reversed(words))))
+        if words:  # a line may end after "&&"
+            self._sign = next((sign for sign in signs if sign != "\n"), "\n" if signs else "")
 
     def end(self) -> Iterator[ServerCommand]:
         """Yield the servers of what is not closed at the end."""
@@ -358,6 +360,10 @@ def _either(before: _Value, after: _Value) -> _Value:
 def _common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
     """Return the options that two lists of words have with the same values, and a variable for the
     other ones."""
+    shorter, longer = sorted((list(some), list(others)), key=len)
+    if longer[: len(shorter)] == shorter and shorter and longer[len(shorter) :] != [_MORE]:
+        shorter = shorter[:-1] if shorter[-1] == _MORE else shorter
+        return [*shorter, Word(_MORE, shorter[-1].line if shorter else 1)]  # something was added
     groups, wanted = list(_groups(some)), set(_groups(others))
     model = {group[1:]: group for group in (*groups, *wanted) if group[0] == "--model"}
     groups = [model.get(group, group) for group in groups]
@@ -480,16 +486,18 @@ def servers(
             arguments = _to_end(words[index + (1 if is_module else 2) :])
             yield ServerCommand(arguments, word.line, assigned, image)
             return
+        elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(word)) and (
+            "run" in words[index + 1 : index + 3]
+        ):
+            if depth < MAX_NESTED:
+                arguments = _to_end(words[words.index("run", index) + 1 :])
+                yield from _of_container(arguments, assigned, depth + 1)
+            return  # what follows are its words, read once
         elif _PROGRAM_VARIABLE.fullmatch(word) and _serves(words, index):
             is_serve = words[index + 1] == "serve"
             arguments = _to_end(words[index + (2 if is_serve else 1) :])
             yield ServerCommand(arguments, word.line, assigned, image, is_certain=False)
             return
-        elif program in _ENGINES and "run" in words[index + 1 : index + 3]:
-            if depth < MAX_NESTED:
-                arguments = _to_end(words[words.index("run", index) + 1 :])
-                yield from _of_container(arguments, assigned, depth + 1)
-            return  # what follows are its words, read once
         elif program in _IMAGE_RUNNERS and (found := _image_file(words, index)):
             for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
                 yield replace(server, complete=server.complete and bool(server.words))
@@ -595,6 +603,7 @@ def of_image(
     names_model = _MODEL.fullmatch(first) and any(word.startswith("--") for word in words[1:2])
     runs_server = first.startswith("-") or (is_own and not _PROGRAM.fullmatch(first))
     runs_server = runs_server or names_model is not None
+    is_vllm = is_vllm or (image.startswith("$") and any(map(is_telling, words)))
     if not started and starts_elsewhere([*entrypoint, *words], is_vllm):
         started = [ServerCommand((), first.line, variables, is_certain=False, complete=False)]
     elif not started and not entrypoint and runs_server and is_vllm:
@@ -604,7 +613,12 @@ def of_image(
                 arguments, first.line, variables, is_certain=is_own, complete=is_own or bool(words)
             )
         ]
-    yield from (replace(server, image=str(image)) for server in started)
+    # A script that is the entrypoint may add options to the command that it is given.
+    is_open = any(word.endswith(".sh") for word in [*entrypoint, *words][:1])
+    yield from (
+        replace(server, image=str(image), complete=server.complete and not is_open)
+        for server in started
+    )
 
 
 def is_image(image: str) -> bool:

@@ -214,6 +214,7 @@ def _texts_by_part(text: str) -> tuple[tuple[Part, str], ...]:
     return tuple((part, text) for part in parts)
 
 
+@functools.cache
 def required_literals(pattern: str, preferred: str = "") -> tuple[str, ...]:
     """Return texts of which every match contains at least one; empty if no text of ``SHORTEST``
     characters is certain. ``preferred``: a text that is better than any longer one."""

@@ -102,7 +102,8 @@ class UnknownFailure:
         title = " ".join(_VARIABLE.sub("N", self.title).split())[:_MAX_TITLE].rstrip()
         # zsh takes an unquoted == for the name of a program.
         affected = f" --affected '=={version}' --affected-env vllm-{version}" if version else ""
-        phase = ("--kind", "exception", "--set", f"phase={self.signature.phase}")
+        kind = "engine-death" if self.failure.ends_engine else "exception"
+        phase = ("--kind", kind, "--set", f"phase={self.signature.phase}")
         words = self._pattern().split(" ")
         while True:
             options = shlex.join(["--title", title, *phase, "--set", f"pattern={' '.join(words)}"])

@@ -7,7 +7,6 @@ they show the same status, or if only few use that route.
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,33 +29,25 @@ from .explanation import Certainty
 
 MAX_NAMED = 3
 """Ids that are named where there is little room."""
-MAX_SAME_ROUTE = 8
-"""Cases that may have only the route in common with a report: more say nothing about it."""
-_MAX_SOURCE = 256 * 1024
 _ROUTE = re.compile(
     r"(?<![\w.])/(?:(?:v\d|inference/v\d)/[a-z_]+(?:/[a-z_]+)*|(?:de)?tokenize|score|rerank|pooling)\b"
 )
 _NOT_FOUND = re.compile(rf"({_ROUTE.pattern}): status 404\b")
-_STATUS = re.compile(r"(?:status(?:[ _]code)?|Error code|HTTP/1\.1\"?)\W{1,4}([45]\d\d)\b", re.I)
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """Ids of documented failures. ``shown``: their text stands in the report; ``perhaps``: they
-    only concern the same route. ``missing``: routes that the release does not have."""
+    """``shown``: ids of documented failures whose text stands in the report; ``missing``: routes that
+    the release does not have."""
 
     shown: tuple[str, ...] = ()
-    perhaps: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.missing and not self.shown:
             return ", ".join(self.missing)
-        ids = self.shown or self.perhaps
-        more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
-        return (
-            f"{'' if self.shown else 'perhaps '}{', '.join(ids[:MAX_NAMED])}{more}" if ids else ""
-        )
+        more = f" and {len(self.shown) - MAX_NAMED} more" if len(self.shown) > MAX_NAMED else ""
+        return f"{', '.join(self.shown[:MAX_NAMED])}{more}"
 
 
 @dataclass(frozen=True)
@@ -88,8 +79,7 @@ class KnownFailures:
         shown = [f.case.id for f in findings if f.certainty is not Certainty.OUTSIDE]
         if shown:
             return Suspects(tuple(shown))
-        missing = tuple(self._missing_routes(report))
-        return Suspects(perhaps=() if missing else self._on_route(report), missing=missing)
+        return Suspects(missing=tuple(self._missing_routes(report)))
 
     def _missing_routes(self, report: str) -> Iterator[str]:
         """Yield which routes with status 404 the release does not have, and which one has."""
@@ -105,25 +95,3 @@ class KnownFailures:
             since = [first for first, _, _ in intervals(timeline, len(api.releases))]
             later = [api.releases[first] for first in since if first > number]
             yield f"{route} exists since {later[0]}" if later else f"{route} was removed before"
-
-    def _on_route(self, report: str) -> tuple[str, ...]:
-        routes, statuses = set(_ROUTE.findall(report)), set(_STATUS.findall(report))
-        same = [case for case in self.cases if not routes.isdisjoint(routes_of(case))]
-        alike = [case for case in same if not statuses.isdisjoint(_statuses_of(case))]
-        refused = any(status.startswith("4") for status in statuses)
-        chosen = alike or ([] if refused else same)  # most requests are refused for good reasons
-        return tuple(case.id for case in chosen) if len(chosen) <= MAX_SAME_ROUTE else ()
-
-
-@functools.lru_cache(maxsize=1024)
-def routes_of(case: Case) -> frozenset[str]:
-    """Return the routes that the tests and probes of a case name."""
-    texts = (
-        path.read_text(encoding="utf-8", errors="replace")[:_MAX_SOURCE]
-        for path in case.directory.glob("*.py")
-    )
-    return frozenset(route for text in texts for route in _ROUTE.findall(text))
-
-
-def _statuses_of(case: Case) -> list[str]:
-    return _STATUS.findall(f"{case.title}\n{case.symptom.pattern}")

@@ -171,8 +171,8 @@ def selected_lines(
     the same number. ``beginning``: the literals for the first ``BEGINNING`` bytes, which what people
     paste does not exceed; each costs a pass over the log.
     """
-    texts = _without_longer(literals)
-    more_texts = _without_longer(beginning) or texts
+    texts = _without_longer(frozenset(literals))
+    more_texts = _without_longer(frozenset(beginning)) or texts
     number, read = 1, 0
     for block in _blocks(stream):
         starts = _starts(block, more_texts if read < BEGINNING else texts)
@@ -199,10 +199,11 @@ def selected_lines(
         number += block.count(b"\n", counted)
 
 
-def _without_longer(literals: Iterable[bytes]) -> tuple[bytes, ...]:
+@functools.lru_cache(maxsize=4)
+def _without_longer(literals: frozenset[bytes]) -> tuple[bytes, ...]:
     """Return the literals that contain no other one: each costs a pass over the log."""
     kept: list[bytes] = []
-    for literal in sorted(set(literals), key=len):
+    for literal in sorted(literals, key=len):
         if not any(shorter in literal for shorter in kept):
             kept.append(literal)
     return tuple(kept)

@@ -56,9 +56,15 @@ _INLINE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Inter
 _PHASES = {"Application startup complete": "request", "Shutting down": "stop"}
 PHASE_LITERALS = tuple(text.encode() for text in _PHASES)
 """Texts that select the lines where another phase begins."""
-_OF_REQUESTS = frozenset(
-    {"step", "add_request", "generate", "run_busy_loop", "run_engine_loop", "execute_model"}
-)
+_LOOPS = frozenset({"run_busy_loop", "run_engine_loop"})
+"""Functions of vLLM that run as long as the engine: an exception that leaves them ends it."""
+_OF_REQUESTS = _LOOPS | {
+    "step",
+    "step_with_batch_queue",
+    "add_request",
+    "generate",
+    "execute_model",
+}
 """Functions of vLLM that run only once the engine is started."""
 
 
@@ -158,6 +164,12 @@ class LoggedFailure:
     def refers(self) -> bool:
         """Whether the message only refers to another failure in the log."""
         return _REFERS.search(self.message) is not None
+
+    @property
+    def ends_engine(self) -> bool:
+        """Whether an exception of its chain left the loop of a running engine, which then ends."""
+        frames = (frame for other in self.outermost_chain() for frame in other.vllm_frames())
+        return any(frame.function in _LOOPS for frame in frames)
 
     def chain(self) -> list[LoggedFailure]:
         """Return the exceptions that led to it and itself, the first one first."""

@@ -160,6 +160,14 @@ class FixIndex(msgspec.Struct):
             "change has the form vllm#44483"
         )
 
+    def changes_of(self, path: str, function: str = "") -> list[Fix]:
+        """Return the changes of a module, ``v1/core/sched/scheduler.py``, or of one function in it,
+        in the order of releases."""
+        changes = [change for change in (*self.fixes, *self.differences) if path in change.changed]
+        if function:
+            changes = [change for change in changes if function in change.changed[path]]
+        return sorted(changes, key=lambda change: change.first)
+
     def first_release(self, fix: Fix) -> str | None:
         """Return the first known release that contains a fix; None if it is in none yet."""
         return self.releases[fix.first] if fix.first < len(self.releases) else None

@@ -18,6 +18,7 @@ _USE_INSTEAD = re.compile(
     r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
 )
 LEAVE_OUT = "was removed; leave it out"
+MAX_MOVES = 8
 _POLARITY = re.compile(r"(?:^|[-_])(?:(enable)|disable|no)(?=[-_])")
 _NAME = re.compile(r"--[\w.-]+|VLLM_\w+")
 _REMOVED = re.compile(r"(?i)deprecat|will be removed|has been removed|no longer")
@@ -63,7 +64,7 @@ class Deprecation:
 @dataclass(frozen=True)
 class UsesAnswer:
     """``problems``: what each release lacks, by release, oldest first; empty for those that have
-    everything.
+    everything. ``fallbacks``: what the newest release lacks, and the project does without.
 
     ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in
     a declared range in which something fails.
@@ -73,6 +74,7 @@ class UsesAnswer:
     problems: dict[str, tuple[MissingUse, ...]]
     unknown: tuple[Use, ...]
     deprecated: tuple[Deprecation, ...]
+    fallbacks: tuple[MissingUse, ...]
     broken: dict[Declared, tuple[str, ...]]
 
     @property
@@ -140,6 +142,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
         problems,
         tuple({use.name: use for use in reversed(unknown)}.values()),
         tuple(deprecations(checker, known)),
+        tuple(_fallbacks(checker, known)),
         {},
     )
     broken = {declared: _broken(declared, result) for declared in project.declared}
@@ -197,6 +200,14 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
     }
 
 
+def _fallbacks(checker: UseChecker, uses: Iterable[Use]) -> Iterator[MissingUse]:
+    last = len(checker.history.releases) - 1
+    for use in uses:
+        runs = use.falls_back and (use.live is None or last in use.live)
+        if runs and (text := checker.statuses(use)[last].missing):
+            yield MissingUse(use, text, instead(checker, use.bare, last))
+
+
 def _broken(declared: Declared, answer: UsesAnswer) -> tuple[str, ...]:
     """Return the releases of a declared range in which something fails; a local range is about the
     uses in its file, others are about the project without its tests and examples."""
@@ -224,8 +235,7 @@ def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
 def instead(checker: UseChecker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
-    moved = checker.statuses(use)[release].moved
-    if place := history.entry(MOVES, moved, release):
+    if place := _place(history, checker.statuses(use)[release].moved, release):
         return place.replace(":", ".")
     exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
@@ -236,6 +246,17 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
         return ""
     advised = next(_advised(history, name, exists), "")
     return LEAVE_OUT if advised and _means_opposite(name, advised) else advised
+
+
+def _place(history: History, moved: str, release: int) -> str:
+    """Return where a symbol is in that release, which may have moved more than once; empty if that
+    is not known."""
+    for _ in range(MAX_MOVES):
+        moved = history.entry(MOVES, moved, release) or ""
+        module, _, name = moved.partition(":")
+        if not moved or history.definition(module, name, release) is not None:
+            return moved
+    return ""
 
 
 def _means_opposite(name: str, other: str) -> bool:

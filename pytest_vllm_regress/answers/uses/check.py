@@ -50,8 +50,24 @@ class UseChecker:
                 # Before the first release with the method it is one of the project's own.
                 first = statuses.index(THERE) if THERE in statuses else len(statuses)
                 statuses[:first] = [UNSURE] * first
+                last = first
+                for number in range(first, len(statuses)):
+                    if not statuses[number].missing:
+                        last = number
+                    elif self._has_successor(use, last, number):
+                        statuses[number] = UNSURE
             self._cache[key] = tuple(statuses)
         return self._cache[key]
+
+    def _has_successor(self, use: Use, before: int, after: int) -> bool:
+        """Return whether the class of an override, which a later release does not call, overrides
+        what that calls instead: a method that the earlier release does not have."""
+        owner = use.targets[0]
+        exists = [
+            {name for name in use.siblings if _has_member(self._lookups[number], owner, name)}
+            for number in (before, after)
+        ]
+        return use.detail not in exists[1] and bool(exists[1] - exists[0])
 
     def has(self, kind: str, name: str, release: int) -> bool:
         """Return whether the release has an option or an environment variable."""
@@ -80,6 +96,14 @@ class UseChecker:
             if (use.live is None or number in use.live)
             and (not first_choices or any(choice[number].missing for choice in first_choices))
         ]
+
+
+def _has_member(lookup: Lookup, owner: str, name: str) -> bool:
+    try:
+        lookup.member(lookup.find(owner), name)
+    except (Missing, Unknown):
+        return False
+    return True
 
 
 def _status(use: Use, lookup: Lookup) -> Status:

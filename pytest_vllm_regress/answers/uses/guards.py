@@ -4,14 +4,15 @@ for."""
 from __future__ import annotations
 
 import ast
+import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
 
 from packaging.version import Version
 
-from ...util.versions import version_of
+from ...util.versions import specifiers_of, version_of
 from ..api_history.definitions import inner_statements, last_name, text_of, walk
 
 Releases = frozenset[int]
@@ -22,6 +23,8 @@ Paths = tuple[str, ...]
 Names = dict[str, Paths]
 """What local names mean."""
 MAX_PATH = 300
+MAX_CALLS = 4
+"""Depth to which functions of the project are followed that tell something about the release."""
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
 DISTRIBUTION = "@distribution"
@@ -38,6 +41,10 @@ _COMPARING = {
     re.compile(r"(?i)version_is$|is_version$|version_eq|equal"): eq,
 }
 """Names of functions that compare the version, and how."""
+_VERSION_RANGE = re.compile(
+    r"(?i)_*(?:requires?|check|supported|for|if|only)?_*versions?(?:_*(?:range|is|in|between|spec|check|guard))?"
+)
+"""Names of functions that are given a range of versions, and name no package."""
 _VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_*)?ver(?:sion)?")
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
@@ -50,11 +57,30 @@ class KeptTest:
     """What the code keeps of a test in a name.
 
     ``outcome``: None if it is true or false for any release. ``signature``: of what it is one.
+    ``returns``: what a function returns, with its parameters and what names mean in it.
     """
 
     outcome: Branches | None
-    probed: frozenset[str]
-    signature: Paths
+    probed: frozenset[str] = frozenset()
+    signature: Paths = ()
+    returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
+
+
+def key_of(node: ast.AST | None) -> str:
+    """Return under which name the code keeps a value: "x", "module.x", ".x" for an attribute of its
+    instance, "f()" for what a function returns; empty for others."""
+    match node:
+        case ast.Name("self" | "cls"):
+            return "."
+        case ast.Name(name):
+            return name
+        case ast.Attribute(owner, name):
+            key = key_of(owner)
+            return f"{key.rstrip('.')}.{name}" if key else ""
+        case ast.Call(function):
+            key = key_of(function)
+            return f"{key}()" if key else ""
+    return ""
 
 
 class VersionTests:
@@ -76,12 +102,18 @@ class VersionTests:
         self.all: Releases = frozenset(range(len(releases)))
         self._any = self.all, self.all
         self._v0 = v0
+        self._depth = 0
         self.kept: dict[str, KeptTest] = {}
-        """The tests that the code keeps in names."""
+        """The tests that the code keeps, by ``key_of``."""
+        self.constants: dict[str, bool] = {}
+        """Names with a constant, which may change for some releases."""
 
     def keep(self, name: str, value: ast.expr | None, names: Names) -> None:
         """Note the test that the code keeps in a name, if ``value`` is one."""
         self.kept.pop(name, None)
+        self.constants.pop(name, None)
+        if isinstance(value, ast.Constant):
+            self.constants[name] = bool(value.value)
         kinds = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call, ast.Attribute, ast.Name)
         if isinstance(value, kinds):
             outcome = self.outcome(value, names)
@@ -91,6 +123,64 @@ class VersionTests:
                 probed_names(value) if any(map(_is_probe, walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
+
+    def keep_function(
+        self,
+        name: str,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        returns: Iterable[tuple[ast.expr | None, Releases]],
+        ends: Releases,
+        names: Names,
+    ) -> None:
+        """Note what a function tells about the release. ``returns``: what it returns for which
+        releases; ``ends``: those for which its end is reached."""
+        self.kept.pop(name, None)
+        true, false, values = frozenset[int](), ends, []
+        for value, live in returns:
+            values.append(value)
+            if value is None or (isinstance(value, ast.Constant) and not value.value):
+                false |= live
+                continue
+            is_true, is_false = self.outcome(value, names)
+            is_constant = isinstance(value, ast.Constant)
+            true, false = true | live & is_true, false if is_constant else false | live & is_false
+        outcome = None if (true, false) == self._any or not values else (true, false)
+        arguments = node.args
+        parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args))
+        single = values[0] if len(values) == 1 else None
+        asks = _TELLS.match(node.name) is not None
+        probed = (n for part in (walk(node) if asks else ()) for n in _asked_by(part))
+        kept = KeptTest(
+            outcome, frozenset(probed), returns=(single, parameters, names) if single else None
+        )
+        if outcome or kept.probed or (single and parameters):
+            self.kept[name] = kept
+
+    def keep_attempt(
+        self,
+        names: tuple[Mapping[str, bool], Mapping[str, bool]],
+        before: Mapping[str, bool],
+        works: Releases,
+        fails: Releases,
+    ) -> None:
+        """Note the names that are true or false by whether a ``try`` works: those that it binds if
+        it does, and those that its handlers bind. ``before``: the constants before it."""
+        for name in {**names[0], **names[1]}:
+            values = [bound.get(name, before.get(name)) for bound in names]
+            if None not in values and values[0] != values[1]:
+                outcome = (works, fails) if values[0] else (fails, works)
+                self.kept[name] = replace(self.kept.get(name, KeptTest(None)), outcome=outcome)
+
+    def decorated(self, decorator: ast.expr, names: Names) -> Releases:
+        """Return the releases for which a decorator lets a function run."""
+        match decorator:
+            case ast.Call(function, [test, *_]) if last_name(function).lower() == "skipif":
+                return self.outcome(test, names)[1]
+            case ast.Call(function, [test, *_]) if last_name(function) == "skipUnless":
+                return self.outcome(test, names)[0]
+            case ast.Call():
+                return self.outcome(decorator, names)[0]
+        return self.all
 
     def after_handler(self, before: Mapping[str, KeptTest], body: Sequence[ast.stmt]) -> None:
         """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
@@ -107,8 +197,8 @@ class VersionTests:
 
     def probed(self, test: ast.expr) -> frozenset[str]:
         """Return the names for which a test asks, also one that the code keeps in a name."""
-        names = (node.id for node in walk(test) if isinstance(node, ast.Name))
-        kept = (self.kept[name].probed for name in names if name in self.kept)
+        keys = (key_of(node) for node in walk(test))
+        kept = (self.kept[key].probed for key in keys if key in self.kept)
         return probed_names(test).union(*kept)
 
     def outcome(self, test: ast.expr, names: Names) -> Branches:
@@ -124,8 +214,20 @@ class VersionTests:
                     return _all_of(outcomes)
                 false, true = _all_of([(false, true) for true, false in outcomes])
                 return true, false
-            case ast.Name(name) if (kept := self.kept.get(name)) and kept.outcome:
-                return kept.outcome
+            case ast.Name() | ast.Attribute() | ast.Call() if kept := self.kept.get(key_of(test)):
+                if kept.outcome:
+                    return kept.outcome
+                if kept.returns and isinstance(test, ast.Call):
+                    return self._returned(test, *kept.returns, names)
+            case ast.Call(ast.Name("bool" | "callable"), [value]):
+                return self.outcome(value, names)
+            case ast.Compare(left, [ast.Is() | ast.IsNot() as kind], [ast.Constant(None)]):
+                true, false = self.outcome(left, names)
+                return (true, false) if isinstance(kind, ast.IsNot) else (false, true)
+            case ast.Call(ast.Name("getattr"), [owner, attribute, _]):
+                paths, name = resolve(owner, names), text_of(attribute)
+                if paths and name:  # an attribute that exists may be false
+                    return self._has(paths, name)[0], self.all
             case _ if _is_v1(test, names):
                 return self.all, self._v0
             case ast.Compare(
@@ -148,11 +250,7 @@ class VersionTests:
                 return _all_of([self._compared(*parts, names) for parts in compared])
             case ast.Call(function, [owner, attribute]) if last_name(function) == "hasattr":
                 paths, name = resolve(owner, names), text_of(attribute)
-                if paths and name:
-                    return self._asked("name", tuple(f"{path}.{name}" for path in paths), "")
-                return self._called(test)
-            case ast.Call(ast.Name(name)) if (kept := self.kept.get(f"{name}()")) and kept.outcome:
-                return kept.outcome
+                return self._has(paths, name) if paths and name else self._called(test)
             case ast.Call():
                 return self._called(test)
         return self._any
@@ -160,6 +258,35 @@ class VersionTests:
     def is_open(self, outcome: Branches) -> bool:
         """Return whether a test says nothing about the release."""
         return outcome == self._any
+
+    def exists(self, path: str) -> Branches:
+        """Return the releases that may have what a path means, and those that may lack it."""
+        return self._asked("name", (path,), "")
+
+    def _has(self, paths: Paths, name: str) -> Branches:
+        return self._asked("name", tuple(f"{path}.{name}" for path in paths), "")
+
+    def _returned(
+        self,
+        call: ast.Call,
+        value: ast.expr,
+        parameters: tuple[str, ...],
+        inside: Names,
+        names: Names,
+    ) -> Branches:
+        """Judge a call of a function: what it returns, with the arguments in it."""
+        self._depth += 1
+        try:
+            if self._depth > MAX_CALLS:
+                return self._any
+            first = parameters[:1] in (("self",), ("cls",)) and isinstance(call.func, ast.Attribute)
+            given = dict(zip(parameters[first:], call.args, strict=False))
+            given |= {word.arg: word.value for word in call.keywords if word.arg}
+            filled = _Filled(given).visit(copy.deepcopy(value))
+            own = {name: paths for name, paths in inside.items() if name not in parameters}
+            return self.outcome(filled, {**own, **names})
+        finally:
+            self._depth -= 1
 
     def _signature(self, node: ast.expr, names: Names) -> Paths:
         """Return of what an expression has the signature; nothing if it has none."""
@@ -178,13 +305,19 @@ class VersionTests:
         bound = _constant_version(right)
         if bound is None or not is_version(left, names) or not sign:
             return self._any
-        return self._split(_OPERATORS[sign], bound)
+        return self._split(_OPERATORS[sign], bound, _length(left))
 
     def _called(self, call: ast.Call) -> Branches:
         """Judge calls such as ``is_vllm_version_at_least("0.8.5")`` and ``compare_versions("vllm",
         ">=", "0.8.5")``."""
         name, texts = last_name(call.func), list(map(text_of, call.args))
-        if "vllm" not in name.lower() and "vllm" not in texts:
+        is_range = _VERSION_RANGE.fullmatch(name) is not None
+        if "vllm" not in name.lower() and "vllm" not in texts and not is_range:
+            return self._any
+        for text in texts:
+            if text[:1] in "<>=!~" and text not in _OPERATORS and (allowed := specifiers_of(text)):
+                return self._where(lambda version: allowed.contains(version, prereleases=True))
+        if is_range:
             return self._any
         bounds = list(filter(None, map(_version, texts)))
         signs = [_OPERATORS[text] for text in texts if text in _OPERATORS]
@@ -196,7 +329,13 @@ class VersionTests:
                 return self._split(ge, bound)
         return self._any
 
-    def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Branches:
+    def _split(
+        self, compare: Callable[[Version, Version], bool], bound: Version, length: int = 0
+    ) -> Branches:
+        """Compare each release, or only the first ``length`` parts of its number."""
+        if length:
+            cut = {v: Version(".".join(map(str, v.release[:length]))) for v in self._versions}
+            return self._where(lambda version: compare(cut[version], bound))
         return self._where(lambda version: compare(version, bound))
 
     def _where(self, holds: Callable[[Version], bool]) -> Branches:
@@ -213,6 +352,8 @@ def resolve(node: ast.expr | None, names: Names, own: Mapping[str, Paths] | None
     match node:
         case ast.Name("self"):
             return own.get("", ())
+        case ast.Call(ast.Name("super")):
+            return own.get("super()", ())
         case ast.Name(name):
             return tuple(path for path in names.get(name, ()) if not path.startswith("@"))
         case ast.Await(value):
@@ -238,6 +379,8 @@ def is_version(node: ast.expr | None, names: Names) -> bool:
             return "vllm" in names.get(owner, (owner,))
         case ast.Attribute(value, name):
             return name in _VERSION_PARTS and is_version(value, names)
+        case ast.Subscript(value, ast.Slice(None)):
+            return is_version(value, names)
         case ast.Call(function, []) if _VERSION_NAME.fullmatch(last_name(function)):
             return True
         case ast.Call(ast.Name(function), []) if VERSION in names.get(f"{function}()", ()):
@@ -282,6 +425,30 @@ def returns_version_of_argument(function: ast.FunctionDef | ast.AsyncFunctionDef
     )
 
 
+_TELLS = re.compile(
+    r"_*(?:has|is|can|should|supports?|uses?|needs?|accepts?|takes|requires?|check)_", re.IGNORECASE
+)
+"""Names of functions whose result tells what an object has."""
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts the arguments of a call in place of parameters."""
+
+    def __init__(self, given: Mapping[str, ast.expr]) -> None:
+        self._given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._given.get(node.id, node)
+
+
+def _length(version: ast.expr) -> int:
+    """Return how many parts of the number a slice such as ``version[:2]`` has; 0 for all."""
+    match version:
+        case ast.Subscript(_, ast.Slice(None, ast.Constant(int(length)))):
+            return max(length, 0)
+    return 0
+
+
 def _is_v1(test: ast.expr, names: Names) -> bool:
     """Return whether an expression is ``vllm.envs.VLLM_USE_V1``, or a name or a call such as
     ``self._is_vllm_v1()``."""
@@ -294,8 +461,12 @@ def _is_probe(node: ast.AST) -> bool:
         case ast.Compare(_, [ast.In() | ast.NotIn(), *_]):
             return True
         case ast.Call(function):
-            return last_name(function) in ("hasattr", "find_spec")
+            return last_name(function) in ("hasattr", "getattr", "find_spec")
     return False
+
+
+def _asked_by(node: ast.AST) -> frozenset[str]:
+    return probed_names(node) if isinstance(node, ast.expr) and _is_probe(node) else frozenset()
 
 
 def probed_names(test: ast.expr) -> frozenset[str]:

@@ -61,10 +61,15 @@ def imports_of(node: ast.Import | ast.ImportFrom, file: str, live: Releases) -> 
     yield from (Import(f"{base}.{alias.name}", live) for alias in node.names)
 
 
-def named_in(text: str, live: Releases) -> Iterator[Import]:
-    """Yield the module that a string names, as in ``import_module("project.vllm_0_8_4.worker")``."""
-    if "vllm" in text and len(text) < 300 and _DOTTED.fullmatch(text):
+def named_in(text: str, file: str, live: Releases) -> Iterator[Import]:
+    """Yield the module that a string names, as in ``import_module("project.vllm_0_8_4.worker")``, or
+    ``import_module(".worker", package=__package__)``."""
+    if len(text) > 300:
+        return
+    if "vllm" in text and _DOTTED.fullmatch(text):
         yield Import(text, live)
+    elif text[:1] == "." and _DOTTED.fullmatch(f"x{text}"):
+        yield Import(f"{module_name(file).rpartition('.')[0]}{text}".lstrip("."), live)
 
 
 def is_program(text: str) -> bool:
@@ -96,6 +101,11 @@ def loaded_for(
     }
     restricted = {file for file in imported | unused if "vllm" in file.lower()} - set(programs)
     loaded = {file: frozenset() if file in restricted else releases for file in imports}
+    # Packages whose modules import each other may be loaded by an entry point.
+    reached = _reached(imports.keys() - restricted, loads)
+    packages = {file for file in restricted - reached if file.endswith("__init__.py")}
+    loaded |= dict.fromkeys(packages, releases)
+    reached = _reached((imports.keys() - restricted) | packages, loads)
     todo = deque(imports)
     while todo:
         importer = todo.popleft()
@@ -103,7 +113,6 @@ def loaded_for(
             if not (added := loaded[importer] & live) <= loaded[file]:
                 loaded[file] |= added
                 todo.append(file)
-    reached = _reached(imports.keys() - restricted, loads)
     beside: dict[str, Releases] = defaultdict(frozenset)
     for file in imported:
         beside[_folder(file)] |= loaded[file]

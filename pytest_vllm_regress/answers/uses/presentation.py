@@ -83,6 +83,7 @@ def _lists(answer: UsesAnswer) -> dict[str, Sequence[object]]:
         title: missing.pop(main),
         **{f"{title}: {part}": listed for part, listed in missing.items()},
         f"ignored by {answer.newest}": [problem for problem in problems if not problem.breaks],
+        f"handled: falls back in {answer.newest}": answer.fallbacks,
         "will be removed": answer.deprecated,
         "in no release, so not counted (made at run time, or not vLLM's)": [
             f"{use.place}: {use.name}" for use in answer.unknown
@@ -181,6 +182,7 @@ def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> di
             for release, problems in answer.problems.items()
         },
         "newest": answer.newest,
+        "fallbacks": [{**_use(p.use), "missing": p.text} for p in answer.fallbacks],
         "deprecated": [{**_use(d.use), "message": d.message} for d in answer.deprecated],
         "unknown": [_use(use) for use in answer.unknown],
         "notes": list(project.notes),

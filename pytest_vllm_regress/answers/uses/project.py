@@ -30,7 +30,7 @@ from .guards import Branches, VersionTests
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
 from .strings import StringReader
-from .use import HEADLINE, TESTS, Declared, Place, Project, Use
+from .use import HEADLINE, TESTS, Declared, Place, Project, Use, part_of
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
@@ -221,6 +221,7 @@ class ProjectReader:
         self._depth = 0
         self._parsing = 0.0
         self._imported_elsewhere: set[str] = set()
+        self._called: set[str] = set()
 
     def read(self, folder: Path, name: str) -> None:
         """Read one file. One that is too large or cannot be parsed is left out with a note, and so
@@ -298,10 +299,12 @@ class ProjectReader:
         uses = [
             use
             for use in self._uses
+            if not self._is_own(use)
             # A test that does not run vLLM has answers of its own making.
-            if use.kind not in ("route", "metric")
-            or not (
-                self._strings.is_own(use) or (use.part == TESTS and use.place.file not in with_vllm)
+            and (
+                use.kind not in ("route", "metric")
+                or use.part != TESTS
+                or use.place.file in with_vllm
             )
         ]
         return Project(
@@ -311,6 +314,11 @@ class ProjectReader:
             tuple(notes),
             tuple(self._strings.commands),
         )
+
+    def _is_own(self, use: Use) -> bool:
+        """Return whether a route or metric is the project's own, or a method that overrides one of
+        vLLM is called by the project itself: then it is not known who else calls it."""
+        return use.detail in self._called if use.kind == "override" else self._strings.is_own(use)
 
     def _where_loaded(self, uses: Iterable[Use]) -> Iterator[Use]:
         """Yield the uses; those in modules and functions that the project uses for some releases
@@ -335,6 +343,8 @@ class ProjectReader:
             yield from uses
             self._imports[name], self._functions[name] = reader.imports, reader.functions
             self._programs += [name] * is_program(text)
+            if part_of(name) != TESTS:
+                self._called |= reader.called
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
@@ -388,14 +398,22 @@ class ProjectReader:
             f"cannot be parsed within {PARSE_SECONDS} s and {PARSE_MEMORY // 2**20} MiB (large f-strings)"
         )
 
-    def _exports(self, node: ast.ImportFrom, file: str) -> Exported:
-        """Return what is known of the names in the project's module that a statement imports."""
+    def _exports(self, node: ast.ImportFrom, file: str, exported: str) -> Exported:
+        """Return what is known of the names in the project's module that a statement imports. If one
+        of these is a module itself, what that has is called "name.x"."""
         name = absolute(module_name(file), file.endswith("__init__.py"), node.level, node.module)
+        names, kept = self._exports_of(name, file, bool(node.level))
+        if exported not in names and exported not in kept and f"{exported}()" not in kept:
+            _, inside = self._exports_of(f"{name}.{exported}".lstrip("."), file, bool(node.level))
+            kept = {**kept, **{f"{exported}.{key}": test for key, test in inside.items()}}
+        return names, kept
+
+    def _exports_of(self, name: str, file: str, is_relative: bool) -> Exported:
         path = name.replace(".", "/")
         if not path:
             return NOTHING
         folders = (
-            [""] if node.level else [*accumulate(file.split("/")[:-1], "{}{}/".format), "src/"]
+            [""] if is_relative else [*accumulate(file.split("/")[:-1], "{}{}/".format), "src/"]
         )
         for folder in ["", *folders]:
             for candidate in (f"{folder}{path}.py", f"{folder}{path}/__init__.py"):

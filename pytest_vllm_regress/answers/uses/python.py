@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,11 @@ from .use import Place, Use, UsedCall
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
+_FOR_PEOPLE = ("help", "description", "epilog", "usage", "title")
+"""Keywords whose texts are for people."""
+_WRITES = re.compile(
+    r"print|warn|warning|warning_once|info|debug|error|exception|critical|log|write"
+)
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 ALL_CAUGHT = frozenset(("module", "name", "attribute", "argument"))
 _CAUGHT = {
@@ -137,8 +143,39 @@ def makes_module(node: ast.AST) -> bool:
 
 
 def only_passes(node: ast.Try | ast.TryStar) -> bool:
-    handled = [statement for handler in node.handlers for statement in handler.body]
-    return all(isinstance(statement, ast.Pass) for statement in handled)
+    """Return whether no handler does anything but write a message."""
+    handled = (statement for handler in node.handlers for statement in handler.body)
+    return all(
+        isinstance(statement, ast.Pass)
+        or (isinstance(statement, ast.Expr) and _says(statement.value))
+        for statement in handled
+    )
+
+
+def _says(value: ast.expr) -> bool:
+    """Return whether an expression is a docstring, ``...``, or a call that writes a message."""
+    if isinstance(value, ast.Call):
+        return _WRITES.fullmatch(last_name(value.func)) is not None
+    return isinstance(value, ast.Constant)
+
+
+def leaves(node: ast.stmt) -> bool:
+    """Return whether a statement leaves its block."""
+    match node:
+        case ast.Expr(ast.Call(ast.Attribute(owner, "skip" | "fail" | "skipTest"))):
+            return last_name(owner) in ("pytest", "self")
+    return isinstance(node, ENDS) or (isinstance(node, ast.Expr) and always_raises([node]))
+
+
+def constants_in(body: Iterable[ast.stmt]) -> dict[str, bool]:
+    """Return the names that a block binds to a constant."""
+    return {
+        target.id: bool(node.value.value)
+        for node in body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
 
 
 def leaves_names_undefined(
@@ -196,8 +233,9 @@ _WORK_OF_USE = 20
 
 Exported = tuple[Names, Mapping[str, KeptTest]]
 NOTHING: Exported = ({}, {})
-Exports = Callable[[ast.ImportFrom, str], Exported]
-"""Returns what another module of the project has, for an import of it in a file."""
+Exports = Callable[[ast.ImportFrom, str, str], Exported]
+"""Returns what another module of the project has, for an import of a name from it in a file. If the
+name is a module, what that has is called "name.x"."""
 
 
 class TooMuchWork(Exception):
@@ -227,8 +265,10 @@ class _Scope:
     ``always``: the module cannot be imported without running it, for the releases in ``live``;
     ``tested``: a test of the version decides that.
     ``live``: releases for which the code runs; ``caught``: failures that are handled; ``probed``:
-    names for which a test asked; ``instead_of``: see ``Use``. ``dry``: only bindings are of
-    interest, not uses.
+    names for which a test asked; ``instead_of``: see ``Use``. ``returns``: what the function around
+    it returns, with the releases. ``loses``: where a failure is handled, nothing comes in place of
+    what failed. ``dry``: only bindings are of interest, not uses; ``speaks``:
+    strings are for people.
     """
 
     module: _Module
@@ -243,7 +283,10 @@ class _Scope:
     caught: frozenset[str] = frozenset()
     probed: frozenset[str] = frozenset()
     instead_of: tuple[Use, ...] = ()
+    returns: list[tuple[ast.expr | None, Releases]] = field(default_factory=list)
+    loses: bool = False
     dry: bool = False
+    speaks: bool = False
 
 
 class PythonReader:
@@ -263,6 +306,11 @@ class PythonReader:
         """Functions of the module, with the releases for which it mentions them."""
         self.imports: list[Import] = []
         """Imports of other modules than vLLM's."""
+        self.called: set[str] = set()
+        """Attributes that the code takes from other objects than its own instance."""
+        self._fails: Releases = frozenset()
+        self._fields: dict[str, Keys] = {}
+        self._given_versions: set[tuple[str, int]] = set()
         self.work = 0
         """Work that was done so far, in the unit of ``MAX_WORK``."""
 
@@ -282,10 +330,21 @@ class PythonReader:
         self.functions = {
             node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)
         }
+        self.functions |= {
+            f".{method.name}": ChosenFunction(method)
+            for node in tree.body
+            if isinstance(node, ast.ClassDef)
+            for method in node.body
+            if isinstance(method, Function) and re.match("_(?!_)", method.name)
+        }
         size, fakes = 0, False
         for node in walk(tree):
             size += 1
             fakes = fakes or makes_module(node)
+            match node:
+                case ast.Call(ast.Name(name), arguments) if name in self.functions:
+                    given = enumerate(arguments)
+                    self._given_versions |= {(name, n) for n, a in given if is_version(a, {})}
         module = _Module(tree, cell, size, fakes)
         self._names_in_module = None
         self._block(tree.body, _Scope(module, self._names, self._keys, self._tests.all))
@@ -298,8 +357,8 @@ class PythonReader:
 
     # Statements
 
-    def _block(self, body: Iterable[ast.stmt], scope: _Scope) -> None:
-        """Read statements in their order.
+    def _block(self, body: Iterable[ast.stmt], scope: _Scope) -> Releases:
+        """Read statements in their order. Return for which releases the end of the block is reached.
 
         What follows a test that leaves the block runs only where the test was false.
         """
@@ -307,8 +366,9 @@ class PythonReader:
             rest = self._statement(node, scope)
             if rest is not None:
                 scope = replace(scope, live=scope.live & rest)
-            if isinstance(node, ENDS):
-                break
+            if leaves(node):
+                return frozenset()
+        return scope.live
 
     def _statement(self, node: ast.stmt, scope: _Scope) -> Releases | None:
         """Read a statement; return for which releases the block goes on after it, None for all."""
@@ -319,20 +379,26 @@ class PythonReader:
                 self._expression(test, scope)
                 return self._tests.outcome(test, scope.names)[0]
             case ast.Import() | ast.ImportFrom():
-                self._import(node, scope)
+                return self._import(node, scope)
             case ast.ClassDef():
                 self._class(node, scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._function(node, scope)
             case ast.Try() | ast.TryStar():
-                self._try(node, scope)
+                return self._try(node, scope)
+            case ast.With() | ast.AsyncWith() if caught := kinds_suppressed(node):
+                self._block(
+                    node.body, replace(_maybe(scope), caught=scope.caught | caught, loses=True)
+                )
             case _:
                 self._simple(node, scope)
         return None
 
     def _simple(self, node: ast.stmt, scope: _Scope) -> None:
+        is_raise = isinstance(node, ast.Raise)
         for expression in expressions(node):
-            self._expression(expression, scope)
+            if not (scope.within and expression is getattr(node, "annotation", None)):
+                self._expression(expression, replace(scope, speaks=True) if is_raise else scope)
         blocks: list[Iterable[ast.stmt]] = [inner_statements(node)]
         match node:
             case ast.Assign() | ast.AnnAssign():
@@ -346,13 +412,13 @@ class PythonReader:
                 blocks = [body, other]
             case ast.Match(_, cases):  # only one case runs: one that returns ends no other
                 blocks = [case.body for case in cases]
+            case ast.Return(value):
+                scope.returns.append((value, scope.live))
             case ast.Raise() if scope.always and scope.tested:
                 self._use(Use("version", ("vllm",), self._place(node, scope)), "module", scope)
-        inner = _maybe(scope)
-        if isinstance(node, (ast.With, ast.AsyncWith)):
-            inner = replace(scope, caught=scope.caught | kinds_suppressed(node))
+        is_with = isinstance(node, (ast.With, ast.AsyncWith))
         for block in blocks:
-            self._block(block, inner)
+            self._block(block, scope if is_with else _maybe(scope))
 
     def _if(self, node: ast.If, scope: _Scope) -> Releases | None:
         if is_type_checking(node.test):
@@ -364,7 +430,7 @@ class PythonReader:
         always = scope.always and not self._tests.is_open(outcome)
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
-        branches = []
+        branches, ends = [], frozenset[int]()
         for body, releases in ((node.body, true), (node.orelse, false)):
             live = scope.live & releases
             branch = replace(
@@ -375,14 +441,13 @@ class PythonReader:
                 always=always,
                 tested=scope.tested or always,
             )
-            self._block(body, branch)
+            ends |= self._block(body, branch)
             branches.append(branch.names)
         scope.names.clear()
         scope.names.update(merged(*branches))
-        leaves = isinstance(node.body[-1], ENDS) and false != self._tests.all
-        return false if leaves else None
+        return ends
 
-    def _try(self, node: ast.Try | ast.TryStar, scope: _Scope) -> None:
+    def _try(self, node: ast.Try | ast.TryStar, scope: _Scope) -> Releases:
         caught: frozenset[str] = frozenset()
         for handler in node.handlers:
             if not always_raises(handler.body):  # which only passes the failure on
@@ -395,22 +460,44 @@ class PythonReader:
                 caught -= {"module", "name"}
         first = len(self._uses)
         always = scope.always and not node.handlers
-        self._block(node.body, replace(scope, caught=scope.caught | caught, always=always))
+        fails_before, self._fails = self._fails, frozenset()
+        constants = dict(self._tests.constants)
+        loses = only_passes(node)
+        inner = replace(scope, caught=scope.caught | caught, always=always, loses=loses)
+        works = self._block(node.body, inner)
+        fails, self._fails = self._fails & scope.live, fails_before
+        self._spend(len(node.body))
+        if not all(map(_may_only_lack_vllm, node.body)):
+            fails = scope.live  # something else may fail, too
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         self._spend((1 + len(node.handlers)) * len(scope.names))
         kept = dict(self._tests.kept)
+        ends = frozenset[int]()
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else scope.instead_of
-            inner = replace(scope, names=dict(scope.names), instead_of=instead_of, always=False)
-            self._block(handler.body, inner)
+            inner = replace(
+                scope, names=dict(scope.names), instead_of=instead_of, always=False, live=fails
+            )
+            ends |= self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
             scope.names.update(merged(scope.names, inner.names))
         # "else" runs only where the imports above it have worked.
         imported = scope.probed | _imported(node.body) if caught else scope.probed
-        self._block(node.orelse, replace(scope, probed=imported))
+        reached = works or scope.live  # a body that always returns has no "else"
+        works = self._block(node.orelse, replace(scope, probed=imported, live=reached)) & works
         self._block(node.finalbody, scope)
+        if caught & {"module", "name"}:
+            bound = (
+                constants_in((*node.body, *node.orelse)),
+                constants_in(statement for handler in node.handlers for statement in handler.body),
+            )
+            bound[0].update(dict.fromkeys(_imported(node.body), True))
+            self._tests.keep_attempt(bound, constants, reached, fails)
+        return works | ends
 
-    def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope) -> Releases | None:
+        """Read an import; return for which releases it works, if it is handled otherwise."""
+        rest: Releases | None = None
         self.imports += imports_of(node, self._file, scope.live)
         for alias in node.names:
             if isinstance(node, ast.Import):
@@ -426,6 +513,10 @@ class PythonReader:
                     self._take(node, alias.name, name, scope)
                 continue
             use = Use("name", (path,), self._place(node, scope))
+            if scope.caught & {"module", "name"}:
+                exists, lacks = self._tests.exists(path)
+                rest = exists if rest is None else rest & exists
+                self._fails |= lacks
             if isinstance(node, ast.Import):
                 scope.names[name] = (path if alias.asname else name,)
                 self._use(use, "module", scope)
@@ -436,56 +527,100 @@ class PythonReader:
                 use = replace(use, roots=(module,))
             self._use(use, "name", scope)
             scope.names[name] = (path,)
+        return rest
 
     def _take(self, node: ast.ImportFrom, exported: str, name: str, scope: _Scope) -> None:
         """Take over what is known of a name that another module of the project has: something of
         vLLM, its version, a function that returns one, or a test."""
-        names, kept = self._exports(node, self._file)
+        names, kept = self._exports(node, self._file, exported)
         for suffix in ("", "()"):
             self._tests.kept.pop(name + suffix, None)
             if test := kept.get(exported + suffix):
                 self._tests.kept[name + suffix] = test
             if paths := names.get(exported + suffix):
                 scope.names[name + suffix] = paths
+        start = f"{exported}."
+        self._tests.kept |= {
+            f"{name}.{key.removeprefix(start)}": test
+            for key, test in kept.items()
+            if key.startswith(start)
+        }
 
     def _class(self, node: ast.ClassDef, scope: _Scope) -> None:
+        scope = self._decorated(node, scope)
         keywords = (word.value for word in node.keywords)
         for expression in (*node.bases, *keywords, *node.decorator_list):
             self._expression(expression, scope)
-        bases = [path for base in node.bases for path in _resolve(base, scope)]
+        bases: list[str] = []
+        for named in node.bases:
+            if paths := _resolve(named, scope):
+                bases += paths
+                exist = (self._tests.exists(path)[0] for path in paths)
+                scope = _for(scope, frozenset().union(*exist))
         own: Names = {"": tuple(f"{path}()" for path in bases)} if bases else {}
+        if bases and _resolve(node.bases[0], scope):  # of others it is not known what comes first
+            own["super()"] = own[""]
+        is_of_instance = [key for key in self._tests.kept if key.startswith(".")]
+        for key in is_of_instance if not scope.dry else ():
+            del self._tests.kept[key]
         nested = self._nested(scope, own_keys={}, within=(*scope.within, node), always=scope.always)
         if not scope.dry:  # first learn what the methods assign to their instance
             self._block(node.body, replace(nested, names=dict(scope.names), own=own, dry=True))
+        fields = (entry for entry in node.body if isinstance(entry, ast.AnnAssign))
+        self._fields[node.name] = {
+            field.target.id: (field.lineno, scope.live)
+            for field in fields
+            if isinstance(field.target, ast.Name)
+        }
         methods = [method for method in node.body if isinstance(method, Function)]
         inner = (entry for entry in node.body if isinstance(entry, ast.ClassDef))
         own |= {entry.name: () for entry in (*methods, *inner) if entry.name not in own}
         self._block(node.body, replace(nested, own=own))
-        for method in methods:
+        is_mixed_in = all(path.rpartition(".")[2].endswith("Mixin") for path in bases)
+        siblings = tuple(method.name for method in methods)
+        for method in methods if not is_mixed_in else ():  # who mixes it in calls its methods
             if not method.name.startswith("__"):
                 place, signature = self._place(method, scope), Signature(parameters_of(method.args))
                 if "staticmethod" not in map(last_name, method.decorator_list):
                     signature = signature.without_first()
                 for base in bases:
                     use = Use("override", (base,), place, method.name, override=signature)
-                    self._use(use, "attribute", scope)
+                    self._use(replace(use, siblings=siblings), "attribute", scope)
         scope.names.pop(node.name, None)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> None:
         arguments = node.args
         for decorator in node.decorator_list:
             self._strings.define_by(decorator, decorates=True)
+        scope = self._decorated(node, scope)
         defaults = (*arguments.defaults, *filter(None, arguments.kw_defaults))
         for expression in (*node.decorator_list, *defaults):
             self._expression(expression, scope)
-        inner = self._nested(scope, caught=frozenset(), within=(*scope.within, node))
-        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            _bind(argument.arg, _annotated(argument.annotation, scope), inner)
-        self._block(node.body, inner)
-        self._remember(node, inner, scope)
+        inner = self._nested(scope, caught=frozenset(), within=(*scope.within, node), returns=[])
+        positional = (*arguments.posonlyargs, *arguments.args)
+        for number, argument in enumerate((*positional, *arguments.kwonlyargs)):
+            is_given = (node.name, number) in self._given_versions and not scope.within
+            annotated = (VERSION,) if is_given else _annotated(argument.annotation, scope)
+            _bind(argument.arg, annotated, inner)
+            self._tests.kept.pop(argument.arg, None)
+            self._instance_of(argument.arg, argument.annotation, inner)
+        ends = self._block(node.body, inner)
+        self._remember(node, inner, scope, ends)
+
+    def _decorated(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: _Scope
+    ) -> _Scope:
+        """Return the scope of a function or class that a decorator leaves out of some releases."""
+        for decorator in node.decorator_list:
+            scope = _for(scope, self._tests.decorated(decorator, scope.names))
+        return scope
 
     def _remember(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, inner: _Scope, scope: _Scope
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        inner: _Scope,
+        scope: _Scope,
+        ends: Releases,
     ) -> None:
         """Remember what a function returns: the version, the outcome of a test, or a dict."""
         name, values = f"{node.name}()", returned(node)
@@ -496,6 +631,9 @@ class PythonReader:
         if keys:
             (scope.own_keys if is_method else scope.keys)[node.name if is_method else name] = keys
         if is_method:
+            is_property = any("property" in last_name(d) for d in node.decorator_list)
+            key = f".{node.name}" if is_property else f".{name}"
+            self._tests.keep_function(key, node, inner.returns, ends, inner.names)
             return
         scope.names.pop(node.name, None)
         scope.names.pop(name, None)
@@ -504,8 +642,8 @@ class PythonReader:
             scope.names[node.name] = (VERSION_OF,)
         elif values and any(is_version(value, inner.names) for value in values):
             scope.names[name] = (VERSION,)
-        elif len(values) == 1:
-            self._tests.keep(name, values[0], inner.names)
+        else:
+            self._tests.keep_function(name, node, inner.returns, ends, inner.names)
 
     def _nested(self, scope: _Scope, **changes: Any) -> _Scope:
         """Return the scope of a function or class in ``scope``: it sees the names, and binds its own."""
@@ -523,6 +661,7 @@ class PythonReader:
             match target:
                 case ast.Name(name):
                     self._keep(name, node.value, scope)
+                    self._instance_of(name, node.value, scope)
                     bound = paths
                     if is_version(node.value, scope.names):
                         bound = (VERSION,)
@@ -530,6 +669,7 @@ class PythonReader:
                         bound = (DISTRIBUTION,)
                     _bind(name, bound, scope)
                 case ast.Attribute(ast.Name("self"), name):
+                    self._tests.keep(f".{name}", node.value, scope.names)
                     if keys := self._passed(node.value, scope):
                         scope.own_keys[name] = {**scope.own_keys.get(name, {}), **keys}
                     if not is_none:
@@ -542,6 +682,19 @@ class PythonReader:
                         scope.keys[name][key] = node.lineno, scope.live | earlier
                 case ast.Tuple() | ast.List() | ast.Starred():
                     _unbind(target, scope)
+
+    def _instance_of(self, name: str, of: ast.expr | None, scope: _Scope) -> None:
+        """Remember the attributes of an instance of one of the file's own classes, or of parsed
+        arguments, which ``vars`` and ``asdict`` return as a dict."""
+        keys: Keys = {}
+        match of:
+            case ast.Name(kind) | ast.Call(ast.Name(kind)):
+                keys = self._fields.get(kind, {})
+            case ast.Call(ast.Attribute(_, "parse_args" | "parse_known_args")):
+                keys = self._fields.get("", {})
+        scope.keys[f"{name}.__dict__"] = keys
+        if not keys:
+            del scope.keys[f"{name}.__dict__"]
 
     def _keep(self, name: str, value: ast.expr | None, scope: _Scope) -> None:
         """Remember the keys of a dict, and the outcome of a test of the version, under the name."""
@@ -559,6 +712,8 @@ class PythonReader:
             return
         inner: set[int] = set()
         for node, where in self._parts(expression, scope):
+            if isinstance(node, ast.Attribute):
+                self._note_attribute(node, where)
             match node:
                 case ast.Name(name) if name in self.functions:
                     self.functions[name].mention(node.lineno, where.live)
@@ -570,19 +725,26 @@ class PythonReader:
                 case ast.Call(function, arguments):
                     if last_name(function).endswith("getLogger") or _reads_variable(node):
                         inner |= set(map(id, arguments))
+                    texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
+                    inner |= {id(part) for text in texts for part in walk(text)}
                     self._strings.define_by(node)
                     self._change_keys(node, where)
+                    self._define_argument(node, where)
                     self._call(node, where)
                 case ast.Compare(left, [ast.In() | ast.NotIn()], [container]):
                     if last_name(container) == "environ":
                         inner.add(id(left))
-                case ast.Compare(left, [ast.Eq()], [other]):
-                    # The project's own server finds out what it is asked for.
-                    self._strings.define(text_of(other) or text_of(left))
+                case ast.Compare(left, [ast.Eq() | ast.NotEq() as kind], [other]):
+                    compared = text_of(other) or text_of(left)
+                    if isinstance(kind, ast.Eq):
+                        # The project's own server finds out what it is asked for.
+                        self._strings.define(compared)
+                    if compared.startswith("vllm."):  # the name of a module, which may not exist
+                        inner |= {id(left), id(other)}
                 case ast.Subscript(owner, key, ast.Load()) if last_name(owner) == "environ":
                     inner.add(id(key))
                 case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple():
-                    if id(node) not in inner:
+                    if id(node) not in inner and not where.speaks:
                         self._text(node, where)
 
     def _parts(self, expression: ast.expr, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
@@ -609,6 +771,27 @@ class PythonReader:
                 case _:
                     todo.extend([(child, where) for child in children(node)])
 
+    def _note_attribute(self, node: ast.Attribute, scope: _Scope) -> None:
+        """Note an attribute that the code takes of another object, or a private one of its own: what
+        overrides a method of that name may be called by the project itself."""
+        name, function = node.attr, scope.within[-1] if scope.within else None
+        if chosen := self.functions.get(f".{name}"):
+            chosen.mention(node.lineno, scope.live)
+        is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        is_super = isinstance(node.value, ast.Call) and last_name(node.value.func) == "super"
+        passes_on = getattr(function, "name", "") == name
+        if not (passes_on or is_super or (is_own and not name.startswith("_"))):
+            self.called.add(name)
+
+    def _define_argument(self, call: ast.Call, scope: _Scope) -> None:
+        """Note an option that the file's own parser takes."""
+        if last_name(call.func) == "add_argument":
+            named = [text_of(word.value) for word in call.keywords if word.arg == "dest"]
+            names = named or [text for text in map(text_of, call.args) if text[:2] == "--"]
+            for name in names[:1]:
+                key = name.lstrip("-").replace("-", "_")
+                self._fields.setdefault("", {})[key] = call.lineno, scope.live
+
     def _change_keys(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``kwargs.update(...)``, ``kwargs.setdefault(...)`` and ``kwargs.pop(...)``."""
         match call.func:
@@ -630,7 +813,7 @@ class PythonReader:
         uses = self._strings.uses_in(node, place, self._surroundings(place.line, scope))
         fakes = scope.module.fakes
         self._record([use for use in uses if use.kind != "name" or not fakes], scope)
-        self.imports += named_in(text_of(node), scope.live)
+        self.imports += named_in(text_of(node), self._file, scope.live)
 
     def _surroundings(self, line: int, scope: _Scope) -> Surroundings:
         names = tuple(getattr(node, "name", "") for node in scope.within)
@@ -640,6 +823,10 @@ class PythonReader:
         return Surroundings((self._file, *names), self._lines, first - 1, last)
 
     def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:
+        function = scope.within[-1] if scope.within else None
+        is_super = isinstance(node.value, ast.Call) and last_name(node.value.func) == "super"
+        if is_super and getattr(function, "name", "") == node.attr:
+            return  # who calls an override has the method
         if paths := _resolve(node, scope):
             root = next((part for part in reversed(chain(node)) if _resolve(part, scope)), node)
             use = Use("name", paths, self._place(node, scope), roots=_resolve(root, scope))
@@ -676,6 +863,10 @@ class PythonReader:
                 ast.Attribute(ast.Name("self"), name)
             ):
                 passed = scope.own_keys.get(name, {})
+            case ast.Call(function, [ast.Name(name)]) if last_name(function) in ("vars", "asdict"):
+                passed = scope.keys.get(f"{name}.__dict__", {})
+            case ast.Attribute(ast.Name(name), "__dict__"):
+                passed = scope.keys.get(f"{name}.__dict__", {})
             case ast.Call(ast.Name(name)) if name != "dict":
                 passed = scope.keys.get(f"{name}()", {})
             case ast.BinOp(left, ast.BitOr(), right):
@@ -703,7 +894,8 @@ class PythonReader:
             or (use.kind == "name" and not scope.probed.isdisjoint(use.targets))
         )
         if guarded or scope.instead_of:
-            use = replace(use, instead_of=scope.instead_of, guarded=guarded)
+            falls_back = fails_as in scope.caught and scope.loses
+            use = replace(use, instead_of=scope.instead_of, guarded=guarded, falls_back=falls_back)
         self._record([use], scope)
 
     def _record(self, uses: Iterable[Use], scope: _Scope) -> None:
@@ -727,6 +919,18 @@ def _reads_variable(call: ast.Call) -> bool:
     name = last_name(call.func)
     owner = last_name(getattr(call.func, "value", None))
     return name in ("getenv", "delenv") or (name in ("get", "pop") and owner == "environ")
+
+
+def _may_only_lack_vllm(node: ast.stmt) -> bool:
+    """Return whether a statement can only fail because a release lacks something."""
+    match node:
+        case ast.ImportFrom(module=str(module), level=0):
+            return module.partition(".")[0] == "vllm"
+        case ast.Import(names):
+            return all(alias.name.partition(".")[0] == "vllm" for alias in names)
+        case ast.Assign(value=value) | ast.Return(value):
+            return isinstance(value, (ast.Constant, ast.Name))
+    return isinstance(node, ast.Pass)
 
 
 def _maybe(scope: _Scope) -> _Scope:

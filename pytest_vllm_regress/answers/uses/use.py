@@ -81,13 +81,15 @@ class Use:
     ``targets``: paths of which the first that exists in a release is meant
     (``api_history.lookup``); for other kinds the name.
     ``detail``: the keyword, the method, or the value of an option.
-    ``override``: the parameters of a method that overrides one of vLLM.
+    ``override``: the parameters of a method that overrides one of vLLM; ``siblings``: the other
+    methods of its class.
     ``roots``: what an attribute is reached from; where none of them exists, another use is the one
     that fails.
     ``live``: numbers of the releases for which the code asks before it gets there; None for all.
     ``instead_of``: this use only matters where one of those does not exist (the handler of an
     ``except ImportError``).
-    ``guarded``: the project handles it if this does not exist.
+    ``guarded``: the project handles it if this does not exist; ``falls_back``: by going on without
+    it, at most with a message.
     ``other_image``: it stands in the manifest of an image that is not vLLM's own.
     """
 
@@ -97,16 +99,18 @@ class Use:
     detail: str = ""
     call: UsedCall | None = None
     override: Signature | None = None
+    siblings: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     live: frozenset[int] | None = None
     instead_of: tuple[Use, ...] = ()
     guarded: bool = False
+    falls_back: bool = False
     other_image: bool = False
 
     @property
     def part(self) -> str:
         """The part of the project that it belongs to."""
-        return OTHER_IMAGE if self.other_image else _part_of(self.place.file)
+        return OTHER_IMAGE if self.other_image else part_of(self.place.file)
 
     @property
     def key(self) -> Hashable:
@@ -118,7 +122,13 @@ class Use:
         """What is used, without where and under which conditions."""
         place = Place("", 0)
         return replace(
-            self, place=place, live=None, instead_of=(), guarded=False, other_image=False
+            self,
+            place=place,
+            live=None,
+            instead_of=(),
+            guarded=False,
+            falls_back=False,
+            other_image=False,
         )
 
     @property
@@ -136,7 +146,8 @@ class Use:
 
 
 @cache
-def _part_of(file: str) -> str:
+def part_of(file: str) -> str:
+    """Return the part of a project that a file belongs to."""
     if _TESTS.search(file):
         return TESTS
     return EXAMPLES if _EXAMPLES.search(file) else CODE

@@ -11,8 +11,13 @@ from tests.helpers.histories import fixed_by_a_merge
 from tests.helpers.repositories import RepositoryBuilder
 
 
+@pytest.fixture(scope="package")
+def original(tmp_path_factory: pytest.TempPathFactory) -> RepositoryBuilder:
+    return fixed_by_a_merge(tmp_path_factory.mktemp("history") / "clone")
+
+
 @pytest.fixture
-def builder(tmp_path: Path) -> RepositoryBuilder:
-    builder = fixed_by_a_merge(tmp_path / "clone")
+def builder(original: RepositoryBuilder, tmp_path: Path) -> RepositoryBuilder:
+    builder = original.copy(tmp_path / "clone")
     set_clones([str(builder.place)])
     return builder

@@ -23,7 +23,7 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult, read_result
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
-from pytest_vllm_regress.environments.sources import PROJECTS, Source
+from pytest_vllm_regress.environments.sources import PROJECTS, Source, set_clones
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.history.bisect import commit_environments
 from pytest_vllm_regress.history.candidates import CandidateRunner, open_results
@@ -76,7 +76,9 @@ def search_clone(
     )
 
 
-def run(search: CommitSearch, stand_in: StandIn, folder: Path, trials: int = 1) -> CommitReport:
+def run(
+    search: CommitSearch, stand_in: StandIn | WorksFrom, folder: Path, trials: int = 1
+) -> CommitReport:
     runner = CandidateRunner(stand_in.run, None, lambda line: None, trials=trials)
     with contextlib.closing(open_results(["demo"], folder / "results.jsonl")) as results:
         return search_commits(search, results, runner)
@@ -230,9 +232,18 @@ def test_a_racy_failure_needs_trials_and_its_rate_is_reported(
     )
 
 
+@pytest.fixture(scope="module")
+def runs(original: RepositoryBuilder, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The number of runs of a search that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    whole = StandIn(original)
+    search_clone(CASE.write(folder / "cases"), original, whole, folder)
+    return len(whole.ran)
+
+
 @pytest.mark.parametrize("at", range(1, 9))
 def test_an_interrupted_search_resumes(
-    case: Case, builder: RepositoryBuilder, tmp_path: Path, at: int
+    case: Case, builder: RepositoryBuilder, tmp_path: Path, at: int, runs: int
 ) -> None:
     first = StandIn(builder, interrupt_at=at)
     with contextlib.suppress(KeyboardInterrupt):
@@ -240,11 +251,9 @@ def test_an_interrupted_search_resumes(
     second = StandIn(builder)
     (culprit,) = search_clone(case, builder, second, tmp_path).culprits
     assert culprit.commit.subject == "Merge pull request #7 from fix"
-    whole = StandIn(builder)
-    search_clone(case, builder, whole, tmp_path / "other")
-    again = 1 if at == len(first.ran) and len(first.ran) + len(second.ran) > len(whole.ran) else 0
+    again = 1 if at == len(first.ran) and len(first.ran) + len(second.ran) > runs else 0
     # A confirmation that was interrupted between its two runs starts again.
-    assert len(first.ran) + len(second.ran) == len(whole.ran) + again
+    assert len(first.ran) + len(second.ran) == runs + again
 
 
 def test_ends_are_revisions_or_releases(
@@ -374,26 +383,44 @@ def test_the_command_continues_from_releases_to_the_commit(
     assert outputs[-1] is sys.stderr.buffer
 
 
+@pytest.fixture(scope="module")
+def long_history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CommitHistory]:
+    """A clone with 320 commits, each of which could be the first that works."""
+    place = tmp_path_factory.mktemp("long") / "clone"
+    builder = RepositoryBuilder(place)
+    builder.commit_trees({"vllm/__init__.py": "", "vllm/n.py": str(n)} for n in range(320))
+    low = builder.git("rev-list", "--max-parents=0", "main")
+    return place, commits_between(VLLM, Repository.at(place), low, "main")
+
+
+@dataclasses.dataclass
+class WorksFrom:
+    """Fake runner: the failure is fixed in the commit with this number."""
+
+    history: CommitHistory
+    at: int
+    ran: list[str] = dataclasses.field(default_factory=list)
+
+    def run(self, jobs: Sequence[Batch]) -> RunOutcome:
+        (job,) = jobs
+        self.ran.append(job.environment.partition("@")[2])
+        commits = [group.first for group in self.history.groups]
+        (subject,) = (each.subject for each in commits if each.id.startswith(self.ran[-1]))
+        works = int(subject.removeprefix("commit ")) >= self.at
+        verdict = Verdict.FIXED if works else Verdict.REPRODUCED
+        return RunOutcome(
+            RunResult((TestResult("demo", "t", verdict, "as seen", "sim", job.environment),))
+        )
+
+
 @pytest.mark.parametrize("at", [1, 2, 100, 255, 256, 318, 319])
 def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(
-    case: Case, tmp_path: Path, at: int
+    case: Case, long_history: tuple[Path, CommitHistory], tmp_path: Path, at: int
 ) -> None:
-    builder = RepositoryBuilder(tmp_path / "long")
-    builder.commit_trees(
-        {
-            "vllm/__init__.py": "",
-            "vllm/engine.py": WORKS if n >= at else BROKEN,
-            "vllm/n.py": str(n),
-        }
-        for n in range(320)
-    )
-    low = builder.git("rev-list", "--max-parents=0", "main")
-    search = CommitSearch(
-        case,
-        commits_between(VLLM, Repository.at(builder.place), low, "main"),
-        commit_environments(case, "vllm", "vllm-0.1"),
-    )
-    stand_in = StandIn(builder)
+    place, history = long_history
+    set_clones([str(place)])
+    search = CommitSearch(case, history, commit_environments(case, "vllm", "vllm-0.1"))
+    stand_in = WorksFrom(history, at)
     (culprit,) = run(search, stand_in, tmp_path).culprits
     assert (len(search.history.groups), culprit.commit.subject, culprit.confirmed) == (
         320,

@@ -17,6 +17,7 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases, git
+from pytest_vllm_regress.environments.downloads import Downloads
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
@@ -31,6 +32,7 @@ from pytest_vllm_regress.history.patch import (
     nearness,
 )
 from pytest_vllm_regress.runner.batch import Batch
+from pytest_vllm_regress.util.sizes import GIB
 from tests.helpers.repositories import RepositoryBuilder
 from tests.unit.history.test_bisect import CASE
 
@@ -230,6 +232,10 @@ def ran(
     monkeypatch.setattr(
         "pytest_vllm_regress.runner.executors.build_with_cache", lambda say: lambda name: None
     )
+    monkeypatch.setattr(
+        "pytest_vllm_regress.environments.downloads.downloads",
+        lambda names: Downloads(tuple(names), 3 * GIB, (), 99 * GIB, tmp_path),
+    )
     return ran
 
 
@@ -267,6 +273,7 @@ def test_what_cannot_break_is_not_run_and_the_base_only_once(
         ("patch", ("breaks", "unclear")),
     ]
     output = capsys.readouterr().out
+    assert "to be built first: vllm-0.8.4: downloads of at most 3.0 GiB" in output
     assert f"breaks breaks: t: {'as seen' * 99}" in output
     assert "Not run, because REPRODUCED at the base already (1): stays" in output
     ran.clear()

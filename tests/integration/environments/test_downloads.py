@@ -7,15 +7,18 @@ import io
 import platform
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from pytest_vllm_regress.cli import context, main
+from pytest_vllm_regress.engines.agents import Agents
+from pytest_vllm_regress.engines.settings import Limits
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import downloads
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.errors import BuildFailure
+from pytest_vllm_regress.errors import BuildError, BuildFailure
 from tests.integration.environments.conftest import Fake
 
 VLLM = f"vllm-0.9.2-cp38-abi3-manylinux1_{platform.machine()}.whl"
@@ -107,6 +110,15 @@ def test_the_command_asks_first(
     assert "downloads of at most 3.0 GiB" in output
     assert status == (3 if runs else context.INTERRUPTED)
     assert bool(index.calls("venv")) is runs
+
+
+def test_a_test_session_says_what_it_downloads(index: Fake) -> None:
+    said: list[str] = []
+    agents = Agents(Mock(), Mock(), Limits(), Mock(), said.append)
+    index.mode("network")
+    with pytest.raises(BuildError):
+        agents.interpreter("vllm-0.9.2")
+    assert "vllm-0.9.2: downloads of at most 3.0 GiB" in said[0]
 
 
 @pytest.fixture

@@ -42,7 +42,6 @@ ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pas
             ["ERROR: *unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"],
         ),
         (["--vllm-env=/no/such/python"], ["ERROR: *no such interpreter*"]),
-        (["--vllm-env=/no/such/python", "-n2"], ["ERROR: *no such interpreter*"]),
     ],
 )
 def test_options(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.helpers.cases import CaseFile
-from tests.integration.plugin.conftest import TEST, Demo
+from tests.integration.plugin.conftest import DEMO, PROBE, TEST, Demo
 
 
 def run(
@@ -21,26 +24,96 @@ def run(
     return done, results.read_results(pytester.path / "out.json").results[0]
 
 
-@pytest.mark.parametrize(
-    ("function", "kind"),
-    [("raises", "exception"), ("hangs", "hang"), ("crashes", "crash"), ("one", "wrong-result")],
-)
-def test_reproduced_is_xfailed_and_names_upstream_and_the_fix(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, kind: str
-) -> None:
-    demo(function, kind=kind)
-    done, result = run(pytester, affected_target)
-    done.assert_outcomes(xfailed=1)
-    assert result.match is not None and "documented words" in result.match.line
-    assert (result.verdict, result.device, result.versions["vllm"]) == (
-        Verdict.REPRODUCED,
-        "sim",
-        "0.8.4",
+ROWS: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
+    "exception": ("raises", {}, Verdict.REPRODUCED, "xfailed"),
+    "hang": ("hangs", {"kind": "hang"}, Verdict.REPRODUCED, "xfailed"),
+    "crash": ("crashes", {"kind": "crash"}, Verdict.REPRODUCED, "xfailed"),
+    "wrong-result": ("one", {"kind": "wrong-result"}, Verdict.REPRODUCED, "xfailed"),
+    "passes": ("fine", {}, Verdict.UNEXPECTEDLY_FIXED, "failed"),
+    "passes-outside": ("fine", {"affected": "<0.8.4"}, Verdict.FIXED, "passed"),
+    "fails-outside": ("raises", {"affected": "<0.8.4"}, Verdict.REGRESSED, "failed"),
+    "variant": ("fine", {"arguments": ', variant="other"'}, Verdict.FIXED, "passed"),
+    "cannot": ("cannot", {}, Verdict.NOT_APPLICABLE, "skipped"),
+    "device": ("raises", {"devices": ("gpu",)}, Verdict.NOT_APPLICABLE, "skipped"),
+    "other-failure": ("raises_other", {}, Verdict.INCONCLUSIVE, "failed"),
+    "other-words": ("raises", {"pattern": "words of nobody"}, Verdict.INCONCLUSIVE, "failed"),
+    "other-kind": ("raises", {"kind": "crash"}, Verdict.INCONCLUSIVE, "failed"),
+    "control-hangs": (
+        "hangs",
+        {"kind": "hang", "control": "hangs"},
+        Verdict.INCONCLUSIVE,
+        "failed",
+    ),
+    "control-fails": (
+        "crashes",
+        {"kind": "crash", "control": "raises_other"},
+        Verdict.INCONCLUSIVE,
+        "failed",
+    ),
+    "control-is-the-same": (
+        "hangs",
+        {"kind": "hang", "test": 'vllm_probe("hangs", timeout=1)'},
+        Verdict.INCONCLUSIVE,
+        "failed",
+    ),
+    "no-reply": ("fine", {"test": "pass"}, Verdict.INCONCLUSIVE, "failed"),
+}
+"""Cases: what the probe does, fields of the case and parts of its test, the verdict on 0.8.4, and
+the outcome for pytest."""
+OWN_TEST = """
+import pytest
+
+@pytest.mark.vllm_case("demo-1")
+def test_demo(vllm_probe):
+    {}
+"""
+
+
+def write_row(folder: Path, number: int, function: str, fields: dict[str, Any]) -> None:
+    """Write a case whose id ends with the number."""
+    changed = {key: fields[key] for key in fields if key not in ("arguments", "control", "test")}
+    test = TEST.format(
+        function=function,
+        control=fields.get("control", "fine"),
+        arguments=fields.get("arguments", ""),
     )
-    done.stdout.fnmatch_lines(
-        ["*REPRODUCED*the documented words*https://example.org/1*vllm 0.8.5*"]
+    if "test" in fields:
+        test = OWN_TEST.format(fields["test"])
+    case_id = f"demo-{number}"
+    files = {"probe.py": PROBE, f"test_demo_{number}.py": test.replace("demo-1", case_id)}
+    dataclasses.replace(DEMO, id=case_id, **changed).write(folder, files)
+
+
+def test_verdicts_and_outcomes(pytester: pytest.Pytester, affected_target: Path) -> None:
+    """All cases are in one run: it is the processes that take time."""
+    for number, (name, (function, fields, _, _)) in enumerate(ROWS.items()):
+        write_row(pytester.path / name, number, function, fields)
+    done = pytester.runpytest_inprocess(
+        f"--vllm-env={affected_target}", "--vllm-report=out.json", "-rA"
     )
-    done.stdout.fnmatch_lines(["REPRODUCED*demo-1 on *device sim (simulated device)*"])
+    found = {
+        list(ROWS)[int(result.case_id.removeprefix("demo-"))]: result
+        for result in results.read_results(pytester.path / "out.json").results
+    }
+    assert {name: result.verdict for name, result in found.items()} == {
+        name: verdict for name, (_, _, verdict, _) in ROWS.items()
+    }
+    done.assert_outcomes(**Counter(outcome for *_, outcome in ROWS.values()))
+    for number, (name, (_, _, verdict, _)) in enumerate(ROWS.items()):
+        if verdict is Verdict.REPRODUCED:
+            match = found[name].match
+            assert match is not None and "documented words" in match.line
+            done.stdout.fnmatch_lines_random(
+                [
+                    f"REPRODUCED {name}/*the documented words*https://example.org/1*vllm 0.8.5*",
+                    f"REPRODUCED*demo-{number} on *device sim (simulated device)*",
+                ]
+            )
+    assert {(result.device, result.versions["vllm"]) for result in found.values()} == {
+        ("sim", "0.8.4")
+    }
+    assert "the same as the subject" in found["control-is-the-same"].reason
+    assert "without one reply" in found["no-reply"].reason
 
 
 def test_known_failures_fail_on_request(
@@ -50,69 +123,6 @@ def test_known_failures_fail_on_request(
     done, result = run(pytester, affected_target, "--vllm-fail-on-known")
     done.assert_outcomes(failed=1)
     assert result.verdict is Verdict.REPRODUCED
-
-
-def test_fixed_passes(demo: Demo, pytester: pytest.Pytester, fixed_target: Path) -> None:
-    demo("fine")
-    done, result = run(pytester, fixed_target)
-    done.assert_outcomes(passed=1)
-    assert result.verdict is Verdict.FIXED
-
-
-def test_regressed_fails(demo: Demo, pytester: pytest.Pytester, fixed_target: Path) -> None:
-    demo("raises")
-    done, result = run(pytester, fixed_target)
-    done.assert_outcomes(failed=1)
-    assert result.verdict is Verdict.REGRESSED
-
-
-def test_unexpectedly_fixed_fails(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path
-) -> None:
-    demo("fine")
-    done, result = run(pytester, affected_target)
-    done.assert_outcomes(failed=1)
-    assert result.verdict is Verdict.UNEXPECTEDLY_FIXED
-
-
-@pytest.mark.parametrize(
-    ("function", "affected", "verdict"),
-    [("fine", "<0.8.6", Verdict.UNEXPECTEDLY_FIXED), ("raises", "<0.8.4", Verdict.REGRESSED)],
-)
-def test_a_changed_range_turns_a_green_run_red(
-    demo: Demo,
-    pytester: pytest.Pytester,
-    fixed_target: Path,
-    function: str,
-    affected: str,
-    verdict: Verdict,
-) -> None:
-    demo(function, affected=affected)
-    done, result = run(pytester, fixed_target)
-    assert (done.ret, result.verdict) == (1, verdict)
-
-
-@pytest.mark.parametrize(
-    ("function", "options"),
-    [
-        ("raises_other", {}),
-        ("raises", {"pattern": "words that nobody says"}),
-        ("raises", {"kind": "crash"}),
-        ("hangs", {"kind": "hang", "control_function": "hangs"}),
-        ("crashes", {"kind": "crash", "control_function": "raises_other"}),
-    ],
-)
-def test_another_failure_or_a_failing_control_leg_is_inconclusive(
-    demo: Demo,
-    pytester: pytest.Pytester,
-    affected_target: Path,
-    function: str,
-    options: dict[str, str],
-) -> None:
-    demo(function, **options)
-    done, result = run(pytester, affected_target)
-    assert done.ret == 1
-    assert result.verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("affected", "named"), [("<0.8.5", True), ("<0.8", False)])
@@ -126,46 +136,6 @@ def test_a_failure_that_another_case_documents_names_it(
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.reason.endswith("; this looks like demo-2") is named
-
-
-def test_pass_without_a_reply_is_inconclusive(
-    demo: Demo, pytester: pytest.Pytester, fixed_target: Path
-) -> None:
-    demo(
-        test='import pytest\n@pytest.mark.vllm_case("demo-1")\ndef test_demo(vllm_probe):\n    pass\n'
-    )
-    done, result = run(pytester, fixed_target)
-    done.assert_outcomes(failed=1)
-    assert "without one reply" in result.reason
-
-
-def test_control_leg_that_changes_nothing_is_inconclusive(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path
-) -> None:
-    demo(
-        kind="hang",
-        test='import pytest\n@pytest.mark.vllm_case("demo-1")\ndef test_demo(vllm_probe):\n    vllm_probe("hangs", timeout=1)\n',
-    )
-    assert "the same as the subject" in run(pytester, affected_target)[1].reason
-
-
-@pytest.mark.parametrize(
-    "options", [{"function": "cannot"}, {"function": "raises", "devices": ("gpu",)}]
-)
-def test_not_applicable_is_skipped(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path, options: dict[str, str]
-) -> None:
-    demo(**options)
-    done, result = run(pytester, affected_target)
-    done.assert_outcomes(skipped=1)
-    assert result.verdict is Verdict.NOT_APPLICABLE
-
-
-def test_variant_that_is_never_affected(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path
-) -> None:
-    demo("fine", arguments=', variant="other"')
-    assert run(pytester, affected_target)[1].verdict is Verdict.FIXED
 
 
 def test_hang_ends_before_the_outer_timeout(
@@ -183,13 +153,14 @@ def test_the_failure_of_an_unrelated_case_is_named_before_anything_else(
 ) -> None:
     demo("raises")
     keys = 'related = ["demo-1"]' if related else ""
-    CaseFile(
+    other = CaseFile(
         "demo-2",
         upstream=["https://example.org/2"],
         kind="exception",
         pattern="documented words",
         keys=keys,
     ).write(pytester.path / "cases")
+    (other.directory / "evidence.json").touch()
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.REPRODUCED
     assert result.same_as == (() if related else ("demo-2",))

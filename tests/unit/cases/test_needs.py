@@ -18,14 +18,15 @@ pytestmark = pytest.mark.vllm_case("demo")
 
 @pytest.mark.vllm_engine(front="serve", tp=[2, 4], extra={"scheduler_cls": "own.Scheduler", "n": 1}, import_path=["own"])
 def test_server(vllm_server): raise SystemExit
-
-class TestOther:
+'''  # fmt: skip
+OTHER = """
+class Test{name}:
     @pytest.fixture
-    def engine_spec(self, engine_spec, vllm_leg): return engine_spec.merged_with({"extra": SETTINGS})
+    def engine_spec(self, engine_spec, vllm_leg): return engine_spec.merged_with({{"extra": {settings}}})
 
     @pytest.mark.vllm_case("demo", variant="other")
-    def test_engine(self, vllm_engine): raise SystemExit
-'''  # fmt: skip
+    def test_{name}(self, vllm_engine): raise SystemExit
+"""
 PROBE = """
 import pytest
 
@@ -50,20 +51,17 @@ def recorded(case: Case) -> dict[str, TestNeeds]:
     return {needs.test: needs for needs in needs_of(case)}
 
 
-@pytest.mark.parametrize(
-    ("settings", "computed"), [("{'a': 5}", False), ("{'a': True}", True), ("1 / 0", True)]
-)
-def test_markers_and_fixtures_tell_what_an_engine_needs(
-    tmp_path: Path, settings: str, computed: bool
-) -> None:
+def test_markers_and_fixtures_tell_what_an_engine_needs(tmp_path: Path) -> None:
     (tmp_path / "demo" / "own").mkdir(parents=True)
-    case = CaseFile().write(tmp_path, {"test_demo.py": ENGINE.replace("SETTINGS", settings)})
-    needs = recorded(case)
+    others = {"number": "{'a': 5}", "truth": "{'a': True}", "error": "1 / 0"}
+    classes = [OTHER.format(name=name, settings=settings) for name, settings in others.items()]
+    needs = recorded(CaseFile().write(tmp_path, {"test_demo.py": "".join([ENGINE, *classes])}))
     engine = {"tensor_parallel_size": (2, 4), "extra": ({"n": 1},)}
     assert needs["test_server"] == TestNeeds(test="test_server", front="serve", engine=engine)
-    assert needs["test_engine"] == TestNeeds(
-        test="test_engine", front="offline", variant="other", computed=computed
-    )
+    for name in others:
+        assert needs[f"test_{name}"] == TestNeeds(
+            test=f"test_{name}", front="offline", variant="other", computed=name != "number"
+        )
 
 
 def test_a_probe_tells_the_parsers_that_it_is_asked_about(tmp_path: Path) -> None:

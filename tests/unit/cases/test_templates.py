@@ -114,6 +114,17 @@ def test_new_says_which_requests_raise_an_error_status(
     )
 
 
+def test_new_names_a_pattern_that_is_still_that_of_the_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = ["--cases", str(tmp_path), "new"]
+    assert cli.main([*new, "1", "--front", "serve"]) == 0
+    said = capsys.readouterr().err
+    assert "Next: set symptom.pattern" in said and r"'expected 2 choices, got \\d+'" in said
+    assert cli.main([*new, "2", "--front", "serve", "--set", "pattern=expected 9 choices"]) == 0
+    assert "symptom.pattern" not in capsys.readouterr().err
+
+
 def test_new_asks_for_a_missing_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--cases", str(tmp_path), "new", "1", "--kind", "engine-death"]) == 0
     assert "to a text that only this failure prints" in capsys.readouterr().err

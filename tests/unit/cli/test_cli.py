@@ -332,7 +332,7 @@ def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not list(cases.glob(".new-*"))
 
 
-def test_run_from_beginning_to_end(
+def test_run_from_beginning_to_end_and_wrong_ranges_are_red(
     cases: Path,
     cache: Path,
     affected_target: Path,
@@ -340,37 +340,30 @@ def test_run_from_beginning_to_end(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    dataclasses.replace(CASE, old=("old",), new=("new",)).write(cases)
+    case = dataclasses.replace(CASE, old=("old",), new=("new",))
+    case.write(cases)
+    for name, affected in (("low", "<0.8.4"), ("high", "<0.8.6")):
+        files = {"probe.py": PROBE, "test_it.py": TEST.replace('"demo"', f'"{name}"')}
+        dataclasses.replace(case, id=name, affected=affected).write(cases, files)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     both = ("--env", affected_target, "--env", fixed_target)
-    assert (
-        regress("--cases", cases, "run", "demo", "-v", *both, "--out", tmp_path / "out.json") == 0
-    )
+    assert regress("--cases", cases, "run", "-v", *both, "--out", tmp_path / "out.json") == 1
     assert "    passed in phase probe: 1 replies\n" in capsys.readouterr().out
-    results = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert [result["verdict"] for result in results] == ["REPRODUCED", "FIXED"]
-    assert [result["device"] for result in results] == ["sim", "sim"]
+    found: dict[str, list[str]] = {}
+    for result in json.loads((tmp_path / "out.json").read_text())["results"]:
+        assert result["device"] == "sim"
+        found.setdefault(result["case_id"], []).append(result["verdict"])
+    assert found == {
+        "demo": ["REPRODUCED", "FIXED"],
+        "low": ["REGRESSED", "FIXED"],
+        "high": ["REPRODUCED", "UNEXPECTEDLY_FIXED"],
+    }
     assert len(list((cache / "results").glob("*.json"))) == 1
     assert sorted(path.name for path in cases.joinpath("demo").iterdir()) == [
         "case.toml",
         "probe.py",
         "test_demo.py",
     ]
-
-
-def test_a_wrong_range_turns_the_run_red(
-    cases: Path, cache: Path, affected_target: Path, fixed_target: Path, tmp_path: Path
-) -> None:
-    for specifier, target, verdict in (
-        ("<0.8.4", affected_target, "REGRESSED"),
-        ("<0.8.6", fixed_target, "UNEXPECTEDLY_FIXED"),
-    ):
-        dataclasses.replace(CASE, affected=specifier).write(cases)
-        assert (
-            regress("--cases", cases, "run", "--env", target, "--out", tmp_path / "out.json") == 1
-        )
-        (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
-        assert result["verdict"] == verdict
 
 
 @pytest.mark.parametrize(

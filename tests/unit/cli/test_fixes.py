@@ -61,6 +61,25 @@ def test_show_says_what_a_change_did_and_which_case_is_about_it(
     assert main(["show", "vllm#99999999"]) == 2
 
 
+@pytest.mark.parametrize(("place", "status"), [(":_handle_stopped_request", 0), (":nothing", 2)])
+def test_show_lists_the_releases_that_changed_a_function(
+    place: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", f"vllm/v1/core/sched/scheduler.py{place}", "--format", "json"]) == status
+    if status:
+        assert "no known change of vLLM changes the function nothing" in capsys.readouterr().err
+        return
+    first, *others = json.loads(capsys.readouterr().out)
+    assert (first["release"], first["fix"]) == ("0.15.0", "vllm#28973")
+    assert {"release": "0.31.0", "fix": "", "title": ""} in others
+
+
+def test_show_lists_the_changes_of_a_module(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "vllm/v1/core/sched/scheduler.py"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 50 and any("pull request not known" in line for line in lines)
+
+
 def test_compare_counts_the_fixes_in_between(capsys: pytest.CaptureFixture[str]) -> None:
     main(["compare", "0.20.0", "0.21.0"])
     assert "fixes in between (not proven here): " in capsys.readouterr().out
@@ -122,8 +141,13 @@ def test_new_fills_a_case_from_the_record_of_a_fix(
     assert "first in 0.24.0" in readme
 
 
-def test_a_title_loses_the_tags_of_its_fix_and_what_joins_them(tmp_path: Path) -> None:
+def test_a_title_loses_the_tags_of_its_fix_and_a_known_fix_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--cases", str(tmp_path), "new", "--from", "vllm#16863"]) == 0
+    assert "vllm-17173 (n results requested, one returned) is of the same report or fix" in (
+        capsys.readouterr().err
+    )
     title = load_case(tmp_path / "vllm-16863" / "case.toml").title
     assert title == "fix issue with n>1 sampling on v1 requests overriding each other"
 

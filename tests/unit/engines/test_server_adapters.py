@@ -23,7 +23,7 @@ LOADED = "The lora adapter 'mine' has already been loaded."
 
 @pytest.fixture
 def adapter_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Server, list[httpx.Request], list[httpx.Response]]:
     """Return a server, the list of its requests, and the list of its responses (200 when it is
     empty)."""
@@ -36,7 +36,7 @@ def adapter_server(
         return answers.pop(0) if answers else httpx.Response(200, text="Success")
 
     server = unconnected(9)
-    server.model_path = ensure_checkpoint("text", tmp_path / "checkpoints")
+    server.model_path = ensure_checkpoint("text", checkpoints)
     server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
     return server, requests, answers
 

@@ -115,7 +115,8 @@ class FakeAgent:
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAgent:
+def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, checkpoints: Path) -> FakeAgent:
+    (tmp_path / "checkpoints").symlink_to(checkpoints)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
     fake_agent = FakeAgent()
 

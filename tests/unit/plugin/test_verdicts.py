@@ -17,6 +17,7 @@ from pytest_vllm_regress.errors import (
     ChildDied,
     Kind,
     Masked,
+    NotAtWork,
     Part,
     RemoteError,
     Unsupported,
@@ -220,7 +221,8 @@ def test_what_does_not_start_because_of_another_case_is_not_its_sibling(
     (tmp_path / "pyproject.toml").touch()
     upstream = ("https://example.org/2",)
     kind = {"kind": "exception", "phase": phase, "pattern": "the wrong sampler"}
-    CaseFile("other", upstream=upstream, **kind).write(tmp_path / "cases")
+    other = CaseFile("other", upstream=upstream, **kind).write(tmp_path / "cases")
+    (other.directory / "evidence.json").touch()
     item = make_item()
     parts = {Part.EXCEPTION: Masked("ValueError: the wrong sampler")}
     leg = judged(item, Leg(error=RemoteError("it raised", phase=phase, parts=parts)))
@@ -309,6 +311,34 @@ def test_a_case_without_a_proof_that_passes_shows_what_the_target_answered(
     words = "the test does not show the failure here, or the range is wrong; the last answers: HTTP 200: fine | [1, 2] | 'xxx"
     assert decision.reason.startswith(words) is not proven
     assert len(decision.reason) < 500
+
+
+@pytest.mark.parametrize("error", [NotAtWork("not at work: tools"), KeyError("output")])
+def test_a_test_that_ends_before_its_assertion_shows_what_the_target_answered(
+    make_item: MakeItem, error: Exception
+) -> None:
+    absent = isinstance(error, NotAtWork)
+    subject = Leg(error=error, at_work=[Mechanism("tools", held=False)] if absent else [])
+    subject.replied("request", httpx.Response(400, text="the prompt is too long"))
+    decision = judged(make_item(), subject).decision
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert decision.reason.endswith("; the last answers: HTTP 400: the prompt is too long")
+
+
+@pytest.mark.parametrize(("proven", "same_as"), [(False, ()), (True, ("broad",))])
+def test_only_a_proven_case_is_a_sibling(
+    make_item: MakeItem, tmp_path: Path, proven: bool, same_as: tuple[str, ...]
+) -> None:
+    """Regression: the broad pattern of a draft was taken for the failure that other cases show."""
+    (tmp_path / "pyproject.toml").touch()
+    broad = CaseFile(
+        "broad", upstream=("https://example.org/2",), kind="exception", pattern="ValueError"
+    ).write(tmp_path / "cases")
+    parts = {Part.EXCEPTION: Masked("ValueError: the wrong sampler")}
+    error = RemoteError("it raised", phase="request", parts=parts)
+    if proven:
+        (broad.directory / "evidence.json").touch()
+    assert judged(make_item(), Leg(error=error)).same_as == same_as
 
 
 def test_an_error_in_the_tests_own_code_says_so(make_item: MakeItem) -> None:

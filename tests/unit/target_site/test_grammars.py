@@ -39,11 +39,11 @@ class Letters(grammars.Backend):
 
 @pytest.mark.parametrize(("text", "expected"), [("aba", True), ("abc", False), ("", False)])
 def test_a_text_is_taken_whole_or_not(
-    text: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, expected: bool, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grammars, "installed", lambda name: True)
     monkeypatch.setattr(grammars, "load", lambda name, vocabulary: Letters(vocabulary))
-    tokenizer = str(ensure_checkpoint("text", tmp_path))
+    tokenizer = str(ensure_checkpoint("text", checkpoints))
     assert grammars.accepts("xgrammar", tokenizer, {"letters": "ab"}, text) is expected
 
 

@@ -27,9 +27,11 @@ def said(numbers: Numbers, *steps: Step) -> list[int | str]:
     return [step[0][0] for step in numbers.of(ScriptedAnswer(steps)).steps]
 
 
-def test_a_script_gets_the_numbers_of_each_tokenizer(tmp_path: Path) -> None:
+def test_a_script_gets_the_numbers_of_each_tokenizer(checkpoints: Path) -> None:
     spelled = list(b"<think>")
-    text, pieces, own = (numbers(kind, tmp_path) for kind in ("text", "sentencepiece", "mistral"))
+    text, pieces, own = (
+        numbers(kind, checkpoints) for kind in ("text", "sentencepiece", "mistral")
+    )
     assert said(text, ((97, 1.0),), THINK) == [97, added_tokens()["<think>"]]
     assert said(pieces, ((97, 1.0),), THINK) == [97, *spelled]  # it has no such token
     assert said(own, ((97, 1.0),), THINK, CALL) == [own.first + byte for byte in (97, *spelled)] + [
@@ -38,12 +40,12 @@ def test_a_script_gets_the_numbers_of_each_tokenizer(tmp_path: Path) -> None:
     assert own.first == 22
 
 
-def test_probabilities_need_existing_tokens(tmp_path: Path) -> None:
+def test_probabilities_need_existing_tokens(checkpoints: Path) -> None:
     either: Step = ((97, 0.5), ("<think>", 0.5))
-    (step,) = numbers("text", tmp_path).of(ScriptedAnswer((either,), ends=False)).steps
+    (step,) = numbers("text", checkpoints).of(ScriptedAnswer((either,), ends=False)).steps
     assert step == ((97, 0.5), (added_tokens()["<think>"], 0.5))
     with pytest.raises(ValueError, match="no token '<think>'"):
-        numbers("mistral", tmp_path).of(ScriptedAnswer((either,)))
+        numbers("mistral", checkpoints).of(ScriptedAnswer((either,)))
 
 
 def test_the_tokenizer_mode_selects_the_file(tmp_path: Path) -> None:
@@ -58,9 +60,11 @@ def test_the_tokenizer_mode_selects_the_file(tmp_path: Path) -> None:
     assert of_checkpoint(str(both), "mistral") == plain
 
 
-def test_missing_and_large_files_are_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_large_files_are_empty(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert of_checkpoint(str(tmp_path), "auto") == {}
-    place = ensure_checkpoint("mistral", tmp_path)
+    place = ensure_checkpoint("mistral", checkpoints)
     monkeypatch.setattr(vocabularies, "MAX_SIZE", 100)
     assert of_checkpoint(str(place), "mistral") == {}
     assert Numbers({}).first == 0

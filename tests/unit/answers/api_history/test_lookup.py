@@ -129,3 +129,63 @@ def test_an_attribute_that_is_made_of_itself_has_no_known_class() -> None:
     source = "class A:\n    def __init__(self, a: A): self.x = a.x"
     history = history_of({"1": {"a.py": source}})
     assert Lookup(history, 0).find("vllm.a.A().x").name == "A.x"
+
+
+def test_an_instance_of_the_v0_engine_may_be_one_of_v1() -> None:
+    old = "class LLMEngine:\n    def both(self, a): ...\n    def step(self): ..."
+    new = "class LLMEngine:\n    def both(self, a, b): ...\n    def other(self): ..."
+    files = {"engine/llm_engine.py": old, "v1/engine/llm_engine.py": new}
+    lookup = Lookup(history_of({"1": files}), 0)
+    path = "vllm.engine.llm_engine.LLMEngine()"
+    assert lookup.find(f"{path}.step").name == "LLMEngine.step"
+    for unknown in (f"{path}.other", f"{path}.both"):
+        with pytest.raises(Unknown):
+            lookup.signature(lookup.find(unknown))
+    with pytest.raises(Missing):
+        lookup.find(f"{path}.neither")
+
+
+def test_a_module_is_found_beside_an_alias_of_another_one() -> None:
+    files = {
+        "pkg/__init__.py": "from vllm.state import *",
+        "pkg/kv/__init__.py": "",
+        "pkg/kv/base.py": "class Base: ...",
+        "agent.py": "x = 1",
+        "state.py": "import vllm.agent as kv",
+    }
+    lookup = Lookup(history_of({"1": files}), 0)
+    assert lookup.find("vllm.pkg.kv.base.Base").path == "vllm.pkg.kv.base.Base"
+
+
+def test_a_class_below_in_another_module_of_the_package_may_be_meant() -> None:
+    files = {
+        "v1/worker/base.py": "class Base: ...",
+        "v1/worker/gpu.py": "from vllm.v1.worker.base import Base\nclass Worker(Base):\n    runner = 1",
+    }
+    lookup = Lookup(history_of({"1": files}), 0)
+    with pytest.raises(Unknown):
+        lookup.find("vllm.v1.worker.base.Base().runner")
+    with pytest.raises(Missing):
+        lookup.find("vllm.v1.worker.base.Base().nothing")
+
+
+def test_what_the_history_leaves_out_is_unknown() -> None:
+    layer = "vllm.model_executor.layers.a"
+    first = "class A:\n    def __init__(self): self.size = 1\n    def f(self): ..."
+    history = history_of(
+        {
+            "1": {"model_executor/layers/a.py": f"{first}\nKind = A | None"},
+            "2": {"model_executor/layers/a.py": "class A:\n    size: int\nKind = A"},
+            "3": {"config.py": "from dataclasses import replace"},
+            "4": {"config.py": "def replace(x): ..."},
+        }
+    )
+    for number, path in (
+        (0, f"{layer}.A().size"),
+        (0, f"{layer}.Kind"),
+        (2, "vllm.config.replace"),
+    ):
+        with pytest.raises(Unknown):
+            Lookup(history, number).find(path)
+    with pytest.raises(Missing):
+        Lookup(history, 1).find(f"{layer}.A().f")

@@ -675,6 +675,129 @@ else:
     base = ["uv", "run", "vllm", "serve"]
 cmd = base + ["org/m", "--enable-lora", "--max-model-len", "8"]
 """
+MAKEFILE = """
+MODEL = org/m
+TAG ?= v0.9.1
+IMAGE := vllm/vllm-openai:$(TAG)
+ARGS = --max-model-len 8
+ARGS += --enable-lora
+ifdef FAST
+EXTRA = --enforce-eager
+else
+EXTRA = --no-enable-prefix-caching
+endif
+.PHONY: up
+up: ## Start it.
+\t@docker run -e A=$$HOME -v $(shell pwd):/x \\
+\t\t$(IMAGE) --model $(MODEL) \\
+\t\t$(ARGS)
+down:
+\tdocker stop x
+"""
+POWERSHELL = """
+<# Starts
+   vllm serve #>
+param(
+    [string]$Model = "org/m",
+    [switch]$Debug
+)
+$VllmArgs = @(
+    "--max-model-len", "8"
+    "--enable-lora"
+)
+if ($Debug) {
+    $VllmArgs += "--enforce-eager"
+} else {
+    Write-Host "no"
+}
+docker exec -it $Id vllm serve $Model `
+    $VllmArgs
+"""
+POWERSHELL_RUN = """
+$Image = 'vllm/vllm-openai:v0.9.1'
+$env:HF_HOME = "C:/x"
+& docker run --gpus all -e "A=$env:A" $Image --model org/m --enable-lora --max-model-len 8
+"""
+BATCH = """
+@echo off
+rem vllm serve other
+set MODEL=org/m
+set "TAG=v0.9.1"
+docker run --gpus all ^
+  vllm/vllm-openai:%TAG% ^
+  --model %MODEL% --enable-lora --max-model-len 8
+"""
+NIX = """
+{ pkgs, ... }:
+let
+  model = "org/m";
+in {
+  systemd.services.vllm.serviceConfig.ExecStart = builtins.concatStringsSep " " [
+    "${pkgs.vllm}/bin/vllm serve ${model}"
+    # the longest
+    "--max-model-len" (toString 8)
+    "--enable-lora"
+  ];
+}
+"""
+NIX_CONTAINER = """
+virtualisation.oci-containers.containers.vllm = {
+  image = "vllm/vllm-openai:v0.9.1";
+  cmd = [ "--model" "org/m" "--max-model-len" "8" "--enable-lora" ];
+};
+"""
+TFTPL = """
+apiVersion: v1
+kind: Pod
+spec:
+%{ if debug ~}
+  hostNetwork: true
+%{ endif ~}
+  containers:
+    - image: vllm/vllm-openai:v0.9.1
+      args: ["--model", "org/m", "--enable-lora", "--max-model-len", "8"]
+"""
+RUNTIME = """
+if command -v podman; then RUNTIME=podman; else RUNTIME=docker; fi
+ARGS=(--model org/m --max-model-len 8 --enable-lora)
+FLAGS=(--rm -p 8000:8000)
+"${RUNTIME}" run "${FLAGS[@]}" "${IMAGE}" "${ARGS[@]}"
+"""
+AFTER_AND = """
+ARGS=(serve org/m --max-model-len 8)
+[ -n "$PARSER" ] &&
+    ARGS+=(--tool-call-parser "$PARSER")
+vllm "${ARGS[@]}" --enable-lora
+"""
+TWO_ARGS = """
+ARG VERSION=v0.9.1
+ARG BASE=vllm/vllm-openai:${VERSION}
+FROM ${BASE}
+ENTRYPOINT ["/usr/bin/tini", "-g", "--", "/app/launch_vllm.sh"]
+"""
+ENTRYPOINT_AROUND = """
+services:
+  a:
+    image: vllm/vllm-openai:v0.9.1
+    entrypoint: [/entry.sh]
+    command: [vllm, serve, org/m, --enable-lora, --max-model-len, "8"]
+"""
+CHOSEN = """
+FAST = True
+cmd = ["vllm", "serve", "org/m", "--max-model-len", "8"]
+cmd += ["--enable-lora"] if FAST else ["--no-enforce-eager"]
+"""
+KEYWORDS_OF_BEAM = """
+from beam.integrations import VLLM, VLLMArgs
+app = VLLM(vllm_args=VLLMArgs(model="org/m", enable_lora=True, max_model_len=8))
+"""
+OLD_RUNTIME = """
+kind: VLLMRuntime
+spec:
+  maxModelLen: 8
+  model: {modelURL: org/m, enableLoRA: true}
+  image: {registry: docker.io, name: "lmcache/vllm-openai:v0.9.1"}
+"""
 ONE_TEXT = """
 image: {name: vllm/vllm-openai, tag: v0.9.1}
 args: ["--model org/m", "--load-format auto"]
@@ -801,6 +924,20 @@ FORMS = [
     Form("a.py", LIST_SUM, LORA),
     Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["python3", "/src/main.py"]', {}, complete=False, release="0.9.1"),
     Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["python3", "-m", "team.launcher"]', {}, complete=False, release="0.9.1"),
+    Form("Makefile", MAKEFILE, LORA, release="0.9.1"),
+    Form("run.ps1", POWERSHELL, LORA, complete=False),
+    Form("run.ps1", POWERSHELL_RUN, LORA, release="0.9.1"),
+    Form("run.bat", BATCH, LORA, release="0.9.1"),
+    Form("vllm.nix", NIX, LORA),
+    Form("vllm.nix", NIX_CONTAINER, LORA, release="0.9.1"),
+    Form("vllm.tftpl", TFTPL, LORA, release="0.9.1"),
+    Form("run.sh", RUNTIME, LORA),
+    Form("run.sh", AFTER_AND, LORA, complete=False),
+    Form("Dockerfile", TWO_ARGS, {}, complete=False, release="0.9.1"),
+    Form("compose.yaml", ENTRYPOINT_AROUND, LORA, complete=False, release="0.9.1"),
+    Form("a.py", CHOSEN, LORA),
+    Form("a.py", KEYWORDS_OF_BEAM, LORA),
+    Form("runtime.yaml", OLD_RUNTIME, LORA, complete=False),
     Form("values.yaml", ONE_TEXT, {"model": "org/m", "load_format": "auto"}, release="0.9.1"),
 ]  # fmt: skip
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.rejudge import load_observations
-from pytest_vllm_regress.cases.results import TestResult
+from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Part
 
 PARTS = (Part.EXIT, Part.TRACEBACK, Part.EXCEPTION, Part.STACKS, Part.LOG)
 
 
+@functools.cache
+def observations(case: Case) -> tuple[RunResult, ...]:
+    """Return what the tests of a case saw. Secrets in it are looked for once, which takes longest."""
+    return load_observations(case)
+
+
 def recorded(cases: tuple[Case, ...], *verdicts: Verdict) -> Iterator[TestResult]:
     """Yield the recorded results with these verdicts that have an observation."""
     for case in cases:
-        for run in load_observations(case):
+        for run in observations(case):
             yield from (
                 result
                 for result in run.results

@@ -109,6 +109,26 @@ def test_the_command_for_a_new_case_can_be_run(
     assert re.search(pattern, f"ValueError: {message}") and "***" not in pattern
 
 
+LOOP = """Traceback (most recent call last):
+  File "/x/site-packages/vllm/v1/engine/core.py", line 1364, in {outermost}
+    self._process_engine_step()
+  File "/x/site-packages/vllm/v1/core/sched/scheduler.py", line 1021, in schedule
+    raise RuntimeError("bad status")
+RuntimeError: bad status
+"""
+
+
+@pytest.mark.parametrize(
+    ("outermost", "kind"),
+    [("run_busy_loop", "engine-death"), ("step_with_batch_queue", "exception")],
+)
+def test_the_command_for_a_new_case_knows_an_error_that_ends_the_engine(
+    outermost: str, kind: str
+) -> None:
+    (failure,) = explained(BANNER.format("0.26.0") + LOOP.format(outermost=outermost)).unknown
+    assert f" --kind {kind} --set phase=request " in failure.command()
+
+
 def test_an_assertion_is_only_possible_unless_the_log_names_the_case(tmp_path: Path) -> None:
     case = CaseFile().write(tmp_path)
     failed = BANNER.format("0.8.4") + "E   AssertionError: expected 8, got 1\n"

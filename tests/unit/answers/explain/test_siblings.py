@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from pytest_vllm_regress.answers.explain.siblings import same_failures
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Observation
-from pytest_vllm_regress.cases.proofs.rejudge import load_observations
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Masked, Part
 from tests.helpers.cases import project_cases
+from tests.unit.answers.explain.recorded_reports import observations
 
 VERSIONS = {"vllm": "0.11.2"}
 
@@ -22,7 +22,7 @@ def documented(case_id: str) -> tuple[Case, Observation]:
     case = next(case for case in project_cases() if case.id == case_id)
     (first, *_) = (
         result.observation
-        for run in load_observations(case)
+        for run in observations(case)
         for result in run.results
         if result.verdict is Verdict.REPRODUCED and result.observation
     )
@@ -55,7 +55,7 @@ def test_no_proof_of_the_project_shows_the_failure_of_an_unrelated_case() -> Non
             for other in project_cases()
             if other.id != case.id and not case.may_share_failure_with(other)
         ]
-        for result in (result for run in load_observations(case) for result in run.results):
+        for result in (result for run in observations(case) for result in run.results):
             if result.verdict is Verdict.REPRODUCED and result.observation:
                 same = same_failures(result.observation, unrelated, result.versions)
                 assert same == (), f"{case.id} shows the failure of {same}"

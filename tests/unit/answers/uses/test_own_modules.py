@@ -176,3 +176,19 @@ def test_a_function_that_anything_else_uses_needs_every_release(
 ) -> None:
     files = {"vllm_patch.py": VERSION_SPECIFIC + more, "other.py": other}
     assert missing(answer_for(tmp_path, two_releases, files))["2.0"] == GONE
+
+
+def test_a_module_whose_name_a_function_returns_by_the_release_needs_only_that(
+    tmp_path: Path, two_releases: History
+) -> None:
+    chooser = """
+        import vllm
+        def choose(installed):
+            if installed[:1] == (1,):
+                return ".old_worker", "run"
+            raise ValueError
+        module, name = choose(vllm.__version_tuple__)
+        import_module(module, package=__package__)
+        """
+    files = {"app_vllm/choose.py": chooser, "app_vllm/old_worker.py": OLD}
+    assert missing(answer_for(tmp_path, two_releases, files))["2.0"] == []

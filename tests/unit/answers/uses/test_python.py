@@ -69,6 +69,16 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         ("from vllm import LLM\ndef k(): return {'seed': 1} | {'old_option': 1}\nLLM('m', **k())", "vllm.llm.LLM takes no old_option"),
         ("from vllm import LLM\nd = {'old_option': 1}\nLLM('m', **{'seed': 1, **d})", "vllm.llm.LLM takes no old_option"),
         ("from vllm import LLM\nd = {}\nd.setdefault('old_option', 1)\nLLM('m', **d)", "vllm.llm.LLM takes no old_option"),
+        ("from vllm import LLM\nd = {}\nmore = {'old_option': 1}\nd.update(more)\nLLM('m', **d)", "vllm.llm.LLM takes no old_option"),
+        ("from vllm import LLM\n@dataclass\nclass A:\n    old_option: int = 1\ndef f(a: A):\n"
+            "    LLM('m', **asdict(a))", "vllm.llm.LLM takes no old_option"),
+        ("from vllm import LLM\n@dataclass\nclass A:\n    old_option: int = 1\na = A()\nLLM('m', **vars(a))", "vllm.llm.LLM takes no old_option"),
+        ("from vllm import LLM\np = ArgumentParser()\np.add_argument('-o', '--old-option')\n"
+            "a = p.parse_args()\nLLM('m', **vars(a))", "vllm.llm.LLM takes no old_option"),
+        ("from vllm import LLM\nclass L(LLM):\n    def __init__(self): super().__init__('m', 1, 0)", "takes 2 positional arguments, not 3"),
+        (f"try:\n    {OLD}\nexcept Exception:\n    logger.warning('no')\nget_port()", "the module vllm.utils has no get_port"),
+        (f"def has_port():\n    return torch.version.cuda\nif has_port():\n    {OLD}", "the module vllm.utils has no get_port"),
+        (f"@version_range('>=1.0')\ndef f():\n    {OLD}", "the module vllm.utils has no get_port"),
     ],
 )  # fmt: skip
 def test_what_breaks(tmp_path: Path, two_releases: History, source: str, text: str) -> None:
@@ -153,6 +163,29 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         "import vllm\nGauge('vllm:old', 'of the project itself')",
         "import vllm\nmetrics.Family(name='vllm:old')",
         "from vllm_ascend import get_port",
+        f"@version_range('>=1.0,<2.0')\ndef f():\n    {OLD}",
+        f"import vllm\nclass T:\n    @pytest.mark.skipif(Version(vllm.__version__) >= Version('2'), reason='x')\n    def test(self):\n        {OLD}",
+        f"if not is_vllm('<2.0'):\n    pytest.skip('x')\n{OLD}",
+        f"def has(owner, name):\n    return name in inspect.signature(owner).parameters\nfrom vllm import LLM\nif has(LLM, 'old_option'):\n    {OLD}",
+        f"import vllm.utils as u\ndef has_port():\n    if not x:\n        return False\n"
+            f"    return callable(getattr(u, 'get_port', None))\nif has_port():\n    {OLD}",
+        f"def is_old():\n    try:\n        {OLD}\n        return True\n    except ImportError:\n"
+            f"        return False\nimport vllm\nif is_old():\n    vllm.LLM('m', old_option=1)",
+        f"try:\n    {NEW}\n    NEW = True\nexcept ImportError:\n    NEW = False\nif not NEW:\n    {OLD}",
+        f"NEW = False\ntry:\n    {NEW}\n    NEW = True\nexcept ImportError:\n    pass\nif not NEW:\n    {OLD}",
+        f"try:\n    {OLD}\nexcept ImportError:\n    get_port = None\nimport vllm\nif get_port is not None:\n    vllm.LLM('m', old_option=1)",
+        f"import vllm\ntry:\n    {OLD}\n    vllm.LLM('m', old_option=1)\nexcept ImportError:\n    pass",
+        f"import vllm\nclass A:\n    @property\n    def is_old(self):\n        return vllm.__version__ == '1.0'\n"
+            f"    def f(self):\n        if self.is_old:\n            {OLD}",
+        f"import vllm\nclass A:\n    def __init__(self):\n        self.old = vllm.__version__ == '1.0'\n"
+            f"    def f(self):\n        if self.old:\n            {OLD}",
+        f"import vllm\ndef f(installed):\n    parts = installed[:1]\n    if parts == (1,):\n        {OLD}\nf(vllm.__version_tuple__)",
+        f"import vllm\nif vllm.__version_tuple__[:1] == (1,):\n    {OLD}",
+        "import vllm\nraise ValueError('Start it by `vllm serve m --old-flag` first')",
+        "from __future__ import annotations\nimport vllm.utils\ndef f():\n    x: vllm.utils.get_port = 1",
+        "from vllm.worker import Worker\nclass W(Worker):\n    def start(self): ...\ndef f(w): w.start()",
+        "from vllm.worker import Worker\nclass W(Worker):\n    def start(self): super().start()\ndef f(w): w.start()",
+        "from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): ...\nclass Runner:\n    def f(self): self.worker.load('p')",
     ],
 )  # fmt: skip
 def test_what_is_no_breakage(tmp_path: Path, two_releases: History, source: str) -> None:
@@ -166,6 +199,7 @@ UNRELATED = other()
 INSTALLED = vllm.__version__
 def is_new(): return not IS_OLD
 def version_of(name): return version(name)
+def has(owner, name): return getattr(owner, name, None) is not None
 """
 
 
@@ -181,6 +215,12 @@ def version_of(name): return version(name)
         (f"from .compat import UNRELATED\nif UNRELATED:\n    {OLD}", False),
         (f"from .compat import version_of\nif version_of('torch') == '1.0':\n    {OLD}", False),
         (f"from elsewhere.compat import IS_OLD\nif IS_OLD:\n    {OLD}", False),
+        (f"from . import compat\nif compat.IS_OLD:\n    {OLD}", True),
+        (f"from pkg import compat as c\nif not c.is_new():\n    {OLD}", True),
+        (
+            f"from .compat import has\nimport vllm.utils as u\nif has(u, 'get_port'):\n    {OLD}",
+            True,
+        ),
     ],
 )
 def test_version_tests_of_the_project_s_own_modules_are_known(
@@ -316,3 +356,68 @@ def test_an_attribute_that_a_class_below_the_annotated_one_has_is_not_missed(
     )
     source = "from vllm.m import User\ndef f(u: User): return u.a.x"
     assert missing(answer_for(tmp_path, history, {"a.py": source})) == {"1": [], "2": []}
+
+
+def test_an_override_is_not_missed_where_its_class_has_what_is_called_instead(
+    tmp_path: Path,
+) -> None:
+    history = history_of(
+        {
+            "1": {"w.py": "class W:\n    def old(self): ..."},
+            "2": {"w.py": "class W:\n    def new(self): ..."},
+        }
+    )
+    source = "from vllm.w import W\nclass Own(W):\n    def old(self): ...\n"
+    assert len(missing(answer_for(tmp_path, history, {"a.py": source}))["2"]) == 1
+    both = f"{source}    def new(self): ..."
+    assert missing(answer_for(tmp_path, history, {"a.py": both})) == {"1": [], "2": []}
+
+
+def test_who_mixes_a_class_in_calls_its_methods(tmp_path: Path) -> None:
+    files = {
+        version: {"w.py": f"class WMixin:\n    def load(self, {parameter}): ..."}
+        for version, parameter in (("1", "a"), ("2", "b"))
+    }
+    source = "from vllm.w import WMixin\nclass Own(WMixin):\n    def load(self, a): ..."
+    assert missing(answer_for(tmp_path, history_of(files), {"a.py": source})) == {"1": [], "2": []}
+
+
+def test_the_last_place_of_what_moved_twice_is_named(tmp_path: Path) -> None:
+    source = "def f(): ..."
+    history = history_of(
+        {"1": {"a.py": source}, "2": {"b.py": source}, "3": {"c.py": source}, "4": {"d.py": ""}}
+    )
+    result = answer_for(tmp_path, history, {"m.py": "from vllm.a import f"})
+    hints = {release: [p.instead for p in found] for release, found in result.problems.items()}
+    assert hints == {"1": [], "2": ["vllm.b.f"], "3": ["vllm.c.f"], "4": [""]}
+
+
+@pytest.mark.parametrize(
+    ("handler", "falls_back"),
+    [
+        ("except Exception:\n    logger.warning('no')", True),
+        ("except ImportError:\n    pass", True),
+        ("except ImportError:\n    get_port = None", False),
+        (f"except ImportError:\n    {NEW}", False),
+    ],
+)
+def test_what_the_project_does_without_is_told_apart(
+    tmp_path: Path, two_releases: History, handler: str, falls_back: bool
+) -> None:
+    result = answer_for(tmp_path, two_releases, {"a.py": f"try:\n    {OLD}\n{handler}"})
+    assert result.problems["2.0"] == ()
+    texts = [lost.text for lost in result.fallbacks]
+    assert texts == ["the module vllm.utils has no get_port"] * falls_back
+
+
+def test_a_private_method_runs_where_it_is_called(tmp_path: Path, two_releases: History) -> None:
+    source = f"""
+import vllm
+class A:
+    def run(self):
+        if vllm.__version__ == '1.0':
+            self._old()
+    def _old(self):
+        {OLD}
+"""
+    assert lacking(tmp_path, two_releases, source) == []

@@ -16,8 +16,8 @@ from pytest_vllm_regress.errors import UsageError
 
 
 @pytest.mark.parametrize("head", [32, 64])
-def test_matrices_fit_the_model(head: int, tmp_path: Path) -> None:
-    base = ensure_checkpoint("text", tmp_path, head=head)
+def test_matrices_fit_the_model(head: int, checkpoints: Path, tmp_path: Path) -> None:
+    base = ensure_checkpoint("text", checkpoints, head=head)
     place = ensure_adapter(Adapter("one", rank=4), base, tmp_path)
     model = load_file(base / "model.safetensors")
     config = json.loads((place / "adapter_config.json").read_text())
@@ -39,8 +39,8 @@ def test_matrices_fit_the_model(head: int, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return ensure_checkpoint("text", tmp_path)
+def base(checkpoints: Path) -> Path:
+    return ensure_checkpoint("text", checkpoints)
 
 
 def test_adapters_with_other_names_share_a_folder(base: Path, tmp_path: Path) -> None:

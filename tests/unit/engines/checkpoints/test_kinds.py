@@ -23,8 +23,8 @@ from pytest_vllm_regress.errors import UsageError
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_token_id_is_within_the_vocabulary(kind: str, tmp_path: Path) -> None:
-    place = ensure_checkpoint(kind, tmp_path)
+def test_every_token_id_is_within_the_vocabulary(kind: str, checkpoints: Path) -> None:
+    place = ensure_checkpoint(kind, checkpoints)
     config = json.loads((place / "config.json").read_text())
     assert len(config["architectures"]) == 1
     assert max(tokenizer_of(kind).ids.values()) < config["vocab_size"]
@@ -45,8 +45,10 @@ def test_every_token_id_is_within_the_vocabulary(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("kind", "head", "labels"), [("classifier", "score", 3), ("reranker", "classifier", 1)]
 )
-def test_a_head_has_a_row_for_each_label(kind: str, head: str, labels: int, tmp_path: Path) -> None:
-    place = ensure_checkpoint(kind, tmp_path)
+def test_a_head_has_a_row_for_each_label(
+    kind: str, head: str, labels: int, checkpoints: Path
+) -> None:
+    place = ensure_checkpoint(kind, checkpoints)
     config = json.loads((place / "config.json").read_text())
     assert len(config["id2label"]) == len(config["label2id"]) == labels
     assert load_file(place / "model.safetensors")[f"{head}.weight"].shape == (
@@ -55,8 +57,8 @@ def test_a_head_has_a_row_for_each_label(kind: str, head: str, labels: int, tmp_
     )
 
 
-def test_a_draft_is_the_first_layer_of_the_text_model(tmp_path: Path) -> None:
-    text, draft = (ensure_checkpoint(kind, tmp_path) for kind in ("text", "draft"))
+def test_a_draft_is_the_first_layer_of_the_text_model(checkpoints: Path) -> None:
+    text, draft = (ensure_checkpoint(kind, checkpoints) for kind in ("text", "draft"))
     text_weights, draft_weights = (
         load_file(place / "model.safetensors") for place in (text, draft)
     )
@@ -67,11 +69,11 @@ def test_a_draft_is_the_first_layer_of_the_text_model(tmp_path: Path) -> None:
         (text_weights[name] == weights).all() for name, weights in draft_weights.items()
     )
     assert json.loads((draft / "config.json").read_text())["num_hidden_layers"] == 1
-    assert ensure_checkpoint("draft", tmp_path) == draft
+    assert ensure_checkpoint("draft", checkpoints) == draft
 
 
-def test_an_encoder_puts_its_tokens_around_texts_and_pairs(tmp_path: Path) -> None:
-    place = ensure_checkpoint("encoder", tmp_path)
+def test_an_encoder_puts_its_tokens_around_texts_and_pairs(checkpoints: Path) -> None:
+    place = ensure_checkpoint("encoder", checkpoints)
     tokenizer = json.loads((place / "tokenizer.json").read_text())
     words = (place / "vocab.txt").read_text().split()
     assert tokenizer["model"]["vocab"] == {word: number for number, word in enumerate(words)}
@@ -123,8 +125,8 @@ def fields(content: bytes) -> Iterator[tuple[int, bytes | int | float]]:
             yield key >> 3, value
 
 
-def test_the_model_file_and_the_fast_tokenizer_agree(tmp_path: Path) -> None:
-    place = ensure_checkpoint("sentencepiece", tmp_path)
+def test_the_model_file_and_the_fast_tokenizer_agree(checkpoints: Path) -> None:
+    place = ensure_checkpoint("sentencepiece", checkpoints)
     assert (place / "tokenizer.model").read_bytes() == model_file()
     listed = [
         dict(fields(message))
@@ -148,8 +150,8 @@ def test_the_model_file_and_the_fast_tokenizer_agree(tmp_path: Path) -> None:
     assert trainer[3] == 2 and trainer[35] == 1  # BPE, byte fallback
 
 
-def test_a_tokenizer_without_a_fast_version_has_only_the_model_file(tmp_path: Path) -> None:
-    place = ensure_checkpoint("slow-tokenizer", tmp_path)
+def test_a_tokenizer_without_a_fast_version_has_only_the_model_file(checkpoints: Path) -> None:
+    place = ensure_checkpoint("slow-tokenizer", checkpoints)
     assert (place / "spiece.model").read_bytes() == model_file() and not (
         place / "tokenizer.json"
     ).exists()

@@ -15,9 +15,9 @@ from pytest_vllm_regress.engines.checkpoints.tokenizers import tokens, vocabular
 from pytest_vllm_regress.target_site.vllm_regress_target.script_format import END, START
 
 
-@pytest.fixture
-def tekken(tmp_path: Path) -> dict[str, Any]:
-    place = ensure_checkpoint("mistral", tmp_path)
+@pytest.fixture(scope="module")
+def tekken(checkpoints: Path) -> dict[str, Any]:
+    place = ensure_checkpoint("mistral", checkpoints)
     assert not (place / "tokenizer.json").exists()
     read: dict[str, Any] = json.loads((place / "tekken.json").read_text())
     size = json.loads((place / "config.json").read_text())["vocab_size"]

@@ -22,8 +22,8 @@ def forged(kind: str, root: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
     return place, json.loads((place / "config.json").read_text()), shapes
 
 
-def test_every_layer_has_its_experts_and_no_dense_part(tmp_path: Path) -> None:
-    _, config, shapes = forged("experts", tmp_path)
+def test_every_layer_has_its_experts_and_no_dense_part(checkpoints: Path) -> None:
+    _, config, shapes = forged("experts", checkpoints)
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}.mlp."
         assert shapes[f"{at}gate.weight"] == (config["num_experts"], config["hidden_size"])
@@ -36,8 +36,8 @@ def test_every_layer_has_its_experts_and_no_dense_part(tmp_path: Path) -> None:
     assert config["num_experts_per_tok"] < config["num_experts"]
 
 
-def test_a_state_has_the_size_of_the_configuration(tmp_path: Path) -> None:
-    _, config, shapes = forged("mamba", tmp_path)
+def test_a_state_has_the_size_of_the_configuration(checkpoints: Path) -> None:
+    _, config, shapes = forged("mamba", checkpoints)
     wide, state = config["intermediate_size"], config["state_size"]
     assert wide == config["expand"] * config["hidden_size"]
     for layer in range(config["num_hidden_layers"]):
@@ -48,8 +48,8 @@ def test_a_state_has_the_size_of_the_configuration(tmp_path: Path) -> None:
         assert shapes[f"{at}in_proj.weight"] == (2 * wide, config["hidden_size"])
 
 
-def test_a_sound_fits_the_encoder(tmp_path: Path) -> None:
-    place, config, shapes = forged("speech", tmp_path)
+def test_a_sound_fits_the_encoder(checkpoints: Path) -> None:
+    place, config, shapes = forged("speech", checkpoints)
     features = json.loads((place / "preprocessor_config.json").read_text())
     assert (
         shapes["model.encoder.conv1.weight"][1]
@@ -68,8 +68,8 @@ def test_a_sound_fits_the_encoder(tmp_path: Path) -> None:
         assert len(layers) == config[f"{side}_layers"]
 
 
-def test_a_sound_of_a_chat_has_its_place_and_fits_the_encoder(tmp_path: Path) -> None:
-    place, config, shapes = forged("audio", tmp_path)
+def test_a_sound_of_a_chat_has_its_place_and_fits_the_encoder(checkpoints: Path) -> None:
+    place, config, shapes = forged("audio", checkpoints)
     features = json.loads((place / "preprocessor_config.json").read_text())
     encoder = config["audio_config"]
     assert (
@@ -97,8 +97,8 @@ def test_a_sound_of_a_chat_has_its_place_and_fits_the_encoder(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["experts", "mamba", "speech", "audio"])
-def test_a_script_has_the_same_tokens_in_every_vocabulary(kind: str, tmp_path: Path) -> None:
-    place, config, _ = forged(kind, tmp_path)
+def test_a_script_has_the_same_tokens_in_every_vocabulary(kind: str, checkpoints: Path) -> None:
+    place, config, _ = forged(kind, checkpoints)
     numbers = {
         token["content"]: token["id"]
         for token in json.loads((place / "tokenizer.json").read_text())["added_tokens"]

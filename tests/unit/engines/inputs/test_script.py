@@ -79,8 +79,8 @@ def test_impossible_scripts_are_usage_errors(make: object) -> None:
         make()
 
 
-def test_engines_that_cannot_follow_scripts_reject_them(tmp_path: Path) -> None:
-    forged, other = ensure_checkpoint("text", tmp_path / "forged"), tmp_path
+def test_engines_that_cannot_follow_scripts_reject_them(checkpoints: Path, tmp_path: Path) -> None:
+    forged, other = ensure_checkpoint("text", checkpoints), tmp_path
     request = {
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": Script.text("x").prompt()}]}
@@ -130,9 +130,9 @@ def test_a_script_that_could_not_be_followed_is_raised_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["text", "vision"])
-def test_scripts_do_not_change_the_drawn_rows(kind: str, tmp_path: Path) -> None:
+def test_scripts_do_not_change_the_drawn_rows(kind: str, checkpoints: Path) -> None:
     """Rows depend on the vocabulary's size and the ids of special tokens, so neither may change."""
-    place = ensure_checkpoint(kind, tmp_path)
+    place = ensure_checkpoint(kind, checkpoints)
     assert json.loads((place / "config.json").read_text())["vocab_size"] == 320
     assert (IDS["<|endoftext|>"], IDS["<|im_end|>"], IDS["<|video_pad|>"]) == (
         296,

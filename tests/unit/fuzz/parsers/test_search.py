@@ -101,7 +101,7 @@ def test_the_same_seed_draws_the_same_answers() -> None:
 
 
 def test_drawn_answers_have_what_breaks_parsers() -> None:
-    drawn_features = frozenset[str]().union(*map(features, drawn(meanings(), 200, 1)))
+    drawn_features = frozenset[str]().union(*map(features, drawn(meanings(), 100, 1)))
     assert {
         "reasoning",
         "content",

@@ -188,24 +188,19 @@ def digest() -> str:
     return hashlib.sha256(json.dumps(questions).encode()).hexdigest()
 
 
-def test_the_same_seed_asks_the_same_questions_in_any_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Other processes have another hash seed, locale and home."""
-    digests = {digest()}
-    for number, language in (("1", "C"), ("77", "tr_TR.UTF-8")):
-        environment = {
-            "PYTHONHASHSEED": number,
-            "LC_ALL": language,
-            "HOME": "/nonexistent",
-            "PATH": "/usr/bin:/bin",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", DIGEST],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        digests.add(done.stdout.strip())
-    assert len(digests) == 1
+def test_the_same_seed_asks_the_same_questions_in_any_process() -> None:
+    """The other process has another hash seed, locale and home."""
+    environment = {
+        "PYTHONHASHSEED": "77",
+        "LC_ALL": "tr_TR.UTF-8",
+        "HOME": "/nonexistent",
+        "PATH": "/usr/bin:/bin",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", DIGEST],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == digest()

@@ -1,0 +1,210 @@
+"""Makefiles, PowerShell, batch files and Nix as the shell script that does the same, line by line.
+
+Only what matters for the command of a server is translated: variables, lists, conditions, and lines
+that go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+MAX_DEPTH = 8
+"""Variables of a makefile in the values of others."""
+MAX_LENGTH = 64 * 1024
+
+
+def to_shell(text: str, name: str) -> str:
+    """Return a script for a file; its own text if it is a script already."""
+    last = name.rpartition("/")[2]
+    if last in ("Makefile", "makefile", "GNUmakefile") or last.endswith((".mk", ".make")):
+        return _of_makefile(text)
+    for ending, translate in _TRANSLATIONS.items():
+        if last.endswith(ending):
+            return translate(text)
+    return text
+
+
+def _lines_of(text: str) -> str:
+    return "\n" * text.count("\n")
+
+
+# Makefiles
+
+_MAKE_LINE = re.compile(r"(?:[^\\\n]|\\.|\\\n)*(?:\n|\Z)")
+_MAKE_ASSIGNMENT = re.compile(
+    r" *(?:(?:export|override)[ \t]+)?([\w.-]+)[ \t]*(\?|:{1,3}|\+)?=[ \t]*(.*)\s*", re.DOTALL
+)
+_MAKE_REFERENCE = re.compile(r"\$\((\w+)\)|\$\{(\w+)\}")
+
+
+def _of_makefile(text: str) -> str:
+    """Return the recipes, with the variables replaced that have one value."""
+    values: dict[str, str] = {}
+    conditional: set[str] = set()
+    out: list[str] = []
+    depth = 0
+    for line in _MAKE_LINE.findall(text):
+        if line.startswith("\t"):
+            out.append(re.sub(r"\A\t\s*[@+-]*", "", line))
+            continue
+        out.append(_lines_of(line))
+        depth += bool(re.match(r" *if(?:eq|neq|def|ndef)\b", line))
+        depth -= bool(re.match(r" *endif\b", line))
+        if assigned := _MAKE_ASSIGNMENT.fullmatch(line):
+            name, sign = assigned[1], assigned[2]
+            value = re.sub(r"\s*\\\n\s*", " ", re.sub(r"(?:\A|\s)#.*", "", assigned[3])).strip()
+            if sign == "+":
+                value = f"{values.get(name, '')} {value}".strip()
+            elif sign == "?" and name in values:
+                continue
+            if depth and values.get(name, value) != value:
+                conditional.add(name)
+            values[name] = value
+    for name in conditional:
+        del values[name]
+    return re.sub(r"\$\$", "$", _replaced("".join(out), values)).replace("$(shell ", "$(")
+
+
+def _replaced(text: str, values: dict[str, str], depth: int = 0) -> str:
+    """Return a text with the variables of a makefile replaced, as make does: by their text."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in values or depth == MAX_DEPTH:
+            return f"${{{name}}}"
+        return _replaced(values[name], values, depth + 1)[:MAX_LENGTH]
+
+    return _MAKE_REFERENCE.sub(value, text)
+
+
+# PowerShell
+
+_PS_COMMENT = re.compile(r"<#.*?#>", re.DOTALL)
+_PS_VALUE = r"\"(?:[^\"`]|`.)*\"|'[^']*'|[\w.:/-]+"
+_PS_ASSIGNED = r"(?m)^[ \t]*(?:\[[\w.\[\]]+\][ \t]*)*\$(?:script:|global:)?(\w+)[ \t]*(\+?)=[ \t]*"
+_PS_ARRAY = re.compile(rf"{_PS_ASSIGNED}@\((?P<items>(?:{_PS_VALUE}|\$\([^()]*\)|[^()\"'])*)\)")
+_PS_ADDED = re.compile(rf"{_PS_ASSIGNED}(?P<items>[\"'$@][^\n]*)")
+_PS_SCALAR = re.compile(rf"{_PS_ASSIGNED}({_PS_VALUE}|\$\w+),?[ \t]*(?:#.*)?$")
+_PS_OTHER = re.compile(rf"{_PS_ASSIGNED}(?=[^\n])")
+_PS_ENVIRONMENT = re.compile(rf"(?m)^[ \t]*\$env:(\w+)[ \t]*=[ \t]*({_PS_VALUE})")
+_PS_TOKEN = re.compile(rf"(?:{_PS_VALUE}|\$\([^()]*\)|[^\s,])+|\n")
+_PS_BLOCK = re.compile(
+    r"(?m)^(?P<closes>[ \t]*\}[ \t]*)?(?P<word>\b(?:if|elseif|else)\b)?[^\n{}\"']*(?P<opens>\{)?[ \t]*$"
+)
+
+
+def _of_powershell(text: str) -> str:
+    text = _PS_COMMENT.sub(lambda match: _lines_of(match[0]), text)
+    text = re.sub(r"(?m)`[ \t\r]*$", r"\\", text)
+    arrays = {match[1] for match in _PS_ARRAY.finditer(text)}
+    text = _PS_ENVIRONMENT.sub(r"export \1=\2", text)
+    text = _PS_ARRAY.sub(_as_array, text)
+    text = _PS_ADDED.sub(lambda m: _as_array(m) if m[1] in arrays and m[2] else m[0], text)
+    text = _PS_SCALAR.sub(r"\1\2=\3", text)
+    text = _PS_OTHER.sub(r"\1\2=$(command) # ", text)
+    text = re.sub(r"\$env:(\w+)", r"${\1}", text)
+    if arrays:
+        names = "|".join(map(re.escape, arrays))
+        text = re.sub(rf"(?<![\w\"])[$@]({names})\b(?!\[)", r'"${\1[@]}"', text)
+    text = re.sub(r"(?m)^([ \t]*)(?:&|iex|Invoke-Expression)[ \t]+", r"\1", text)
+    return _with_branches(text)
+
+
+def _as_array(match: re.Match[str]) -> str:
+    items = " ".join(_PS_TOKEN.findall(match["items"].replace("@(", "").rstrip(") ")))
+    return f"{match[1]}{match[2]}=( {items} )"
+
+
+def _with_branches(text: str) -> str:
+    """Return a script in which ``if (...) {`` and ``}`` are those of a shell."""
+    opened: list[bool] = []
+    lines = []
+    for line in text.split("\n"):
+        match = _PS_BLOCK.match(line) if line.rstrip().endswith(("{", "}")) else None
+        if match is None:
+            lines.append(line)
+            continue
+        was_if = bool(match["closes"]) and bool(opened) and opened.pop()
+        words = {"if": "if test", "elseif": "elif test", "else": "else"}
+        word = match["word"] or ""
+        if match["opens"]:
+            opened.append(bool(word))
+        branch = words.get(word, "")
+        if branch:
+            lines.append(f"{branch}; then" if word != "else" else branch)
+        else:
+            lines.append("fi" if was_if else "")
+    return "\n".join(lines)
+
+
+# Batch files
+
+
+def _of_batch(text: str) -> str:
+    text = re.sub(r"(?im)^[ \t]*@?(?:rem\b|::).*$", "", text)
+    text = re.sub(r"(?m)\^[ \t\r]*$", r"\\", text)
+    text = re.sub(r'(?im)^[ \t]*@?set[ \t]+"?(\w+)=([^"\n]*)"?[ \t]*$', r'\1="\2"', text)
+    return re.sub(r"[%!](\w+)[%!]", r"${\1}", text)
+
+
+# Nix
+
+_NIX_STRING = r"\"(?:[^\"\\]|\\.)*\"|''(?:(?!'')[\s\S]|'''|''\$)*''"
+_NIX_LIST = rf"\[(?:{_NIX_STRING}|\#[^\n]*|[^\[\]\"#])*\]"
+_NIX_ASSIGNED = re.compile(
+    rf"(?P<name>[\w.\"-]+)\s*=\s*(?P<before>(?:[\w.()$/-]+\s+|\(\s*)*?(?:\"[^\"\n]?\"\s+)?)"
+    rf"(?P<value>{_NIX_STRING}|{_NIX_LIST})"
+)
+_NIX_TOKEN = re.compile(rf"(?P<comment>\#[^\n]*)|(?P<string>{_NIX_STRING})|(?P<other>[^\s()]+)")
+_NIX_FUNCTIONS = frozenset(("toString", "escapeShellArg", "lib.escapeShellArg", "builtins.toJSON"))
+
+
+def _of_nix(text: str) -> str:
+    """Return the commands and scripts that are assigned, and the other texts as variables. A list
+    after an image is what a container of it is started with."""
+    out: list[str] = []
+    image, line = "", 0
+    for match in _NIX_ASSIGNED.finditer(text):
+        name, value = match["name"].strip('"').rpartition(".")[2], match["value"]
+        if value.startswith("["):
+            translated = _nix_words(value)
+            if name in ("cmd", "command", "args") and image:
+                translated = f"docker run {image} {translated}"
+            elif "concat" not in match["before"]:
+                continue
+        else:
+            translated = _nix_text(value)
+            if name == "image":
+                image = translated
+                continue
+            if not re.search(r"\s", translated.strip()):
+                translated = f'{name}="{translated}"' if name.isidentifier() else ""
+        start = text.count("\n", 0, match.start())
+        out.append("\n" * max(start - line, 1) + translated)
+        line = max(start, line + 1) + translated.count("\n")
+    return "".join(out)
+
+
+def _nix_words(text: str) -> str:
+    words = []
+    for match in _NIX_TOKEN.finditer(text[1:-1]):
+        if match["string"]:
+            words.append(" ".join(_nix_text(match["string"]).split("\n")))
+        elif match["other"] and match["other"] not in _NIX_FUNCTIONS:
+            words.append(f"${{{match['other'].rpartition('.')[2]}}}")
+    return " ".join(words)
+
+
+def _nix_text(text: str) -> str:
+    inner = text[2:-2] if text.startswith("''") else re.sub(r"\\(.)", r"\1", text[1:-1])
+    inner = inner.replace("''$", "$")
+    return re.sub(r"\$\{(?:[\w.]+\.)?(\w+)\}", r"${\1}", inner)
+
+
+_TRANSLATIONS: dict[str, Callable[[str], str]] = {
+    ".ps1": _of_powershell,
+    ".bat": _of_batch,
+    ".cmd": _of_batch,
+    ".nix": _of_nix,
+}
