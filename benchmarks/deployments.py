@@ -142,11 +142,11 @@ def content_of(sample: dict[str, Any], folder: Path | None) -> bytes:
     """Return the file of a sample. Raises ``ValueError`` if it is another one."""
     name = Path(sample["path"]).name
     if folder is not None:
-        content = (folder / sample["id"] / name).read_bytes()
+        content: bytes = (folder / sample["id"] / name).read_bytes()
     else:
         place = f"{sample['repository']}/{sample['commit']}/{sample['path']}"
         with urllib.request.urlopen(f"https://raw.githubusercontent.com/{place}") as answer:
-            content = answer.read()
+            content = bytes(answer.read())
     if hashlib.sha256(content).hexdigest() != sample["sha256"]:
         raise ValueError(f"{sample['id']}: not the file that was labelled")
     return content

@@ -47,6 +47,24 @@ if __name__ == "__main__":
     print("READY", flush=True)
     sys.stdin.read()
 """
+FORKED = """
+import gc, json, os, signal, sys, time
+if __name__ == "__main__":
+    from vllm import LLM
+    gc.collect()
+    gc.freeze()
+    for _ in range(int(sys.argv[2])):
+        began = time.perf_counter()
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            LLM(**json.loads(sys.argv[1]))
+            print(time.perf_counter() - began, file=sys.stderr, flush=True)
+            os.killpg(0, signal.SIGKILL)
+        os.waitpid(child, 0)
+"""
+"""No engine of this vLLM can be ready sooner: no interpreter starts, nothing is imported, and there
+is no harness."""
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
@@ -93,7 +111,7 @@ class Bench:
         self.target: Target = self.session.target(environment)
         self.rounds = rounds
 
-    def ready(self, spec: EngineSpec, front: str, goal: float, what: str) -> Measured:
+    def ready(self, spec: EngineSpec, front: Front, goal: float, what: str) -> Measured:
         """Measure the time until an engine or server is ready, with the fixture and in a fresh process."""
         with self._fixture(spec, front) as warm:  # the first engine imports vLLM for all others
             plain = self._plain_serve(warm) if isinstance(warm, Server) else self._plain_llm(warm)
@@ -112,6 +130,37 @@ class Bench:
             f"{what}, {self.target.name} ({self.target.device})",
             against,
             tuple(with_fixture),
+            tuple(plain_times),
+            goal,
+        )
+
+    def floor(self, spec: EngineSpec, front: Front, goal: float, what: str) -> Measured:
+        """Measure ``LLM()`` in forks of a process that has imported vLLM, against a fresh process."""
+        with self._fixture(spec, front) as warm:
+            assert isinstance(warm, Engine)
+            plain = self._plain_llm(warm)
+            arguments = json.dumps(dict(warm.started.kwargs))
+            variables = warm.started.env
+        plain_times = [plain() for _ in range(self.rounds)]
+        agent = Agent(
+            self.target.python,
+            self.session.run,
+            environment={"VLLM_REGRESS_DEVICE": self.target.device, **variables},
+        )
+        done = subprocess.run(
+            [str(self.target.python), "-c", FORKED, arguments, str(self.rounds + 1)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=agent.child_environment(),
+            cwd=self.session.run.path,
+            timeout=TIMEOUT_S,
+        )
+        seconds = [float(line) for line in done.stderr.splitlines() if _is_number(line)]
+        return Measured(
+            f"the floor of {what}, {self.target.name} ({self.target.device})",
+            "plain `LLM()` in a fresh process",
+            tuple(seconds[1:]),  # the first one fills vLLM's caches
             tuple(plain_times),
             goal,
         )
@@ -274,6 +323,13 @@ def whole_cases(environment: str, rounds: int) -> Measured:
     )
 
 
+def _is_number(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        float(text)
+        return True
+    return False
+
+
 def main() -> None:
     """Measure, print the tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -311,7 +367,7 @@ def main() -> None:
         flush=True,
     )
     environments = [
-        (name, "sim") for name in options.sim if {"sim", "serve"} & set(options.only)
+        (name, "sim") for name in options.sim if {"sim", "serve", "floor"} & set(options.only)
     ] + [(options.cpu, "cpu")] * ("cpu" in options.only)
     for name, group in environments:
         bench = Bench(name, options.rounds)
@@ -338,6 +394,9 @@ def main() -> None:
                         double, "offline", 0.5 if group == "cpu" else 0.05, "engine ready, TP=2"
                     )
                 )
+            if "floor" in options.only:
+                add(lambda: bench.floor(single, "offline", 0.02, "engine ready"))
+                add(lambda: bench.floor(double, "offline", 0.05, "engine ready, TP=2"))
             if group == "sim" and "sim" in options.only:
                 add(lambda: bench.ready(piped, "offline", 0.05, "engine ready, PP=2"))
             if group == "sim" and "serve" in options.only:

@@ -180,7 +180,8 @@ def _plain(text: str) -> str:
 def _shown(document: dict[str, Any]) -> list[tuple[str, list[int]]]:
     """Return the failures in the order in which they are shown, as (text, lines): both ends of a
     chain are one. A follow-up is shown only if there is nothing else."""
-    found, doubtful = [], []
+    found: list[tuple[str, list[int]]] = []
+    doubtful: list[tuple[str, list[int]]] = []
     for entry in document["findings"]:
         is_sure = entry["certainty"] in SURE
         (found if is_sure else doubtful).append((entry["text"], list(entry["lines"])))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_vllm_regress.answers.explain import log
 from pytest_vllm_regress.answers.fixes.index import FixIndex, fix_index
@@ -31,15 +32,16 @@ SAMPLE = Path(__file__).parent / "samples" / "fixes.jsonl"
 class Outcome:
     """The suggestions for one report, and the place of the right one."""
 
-    report: dict[str, object]
+    report: dict[str, Any]
     suggestions: list[Suggestion]
     place: int | None
     seconds: float
 
 
-def version_of(report: dict, index: FixIndex) -> str:
+def version_of(report: dict[str, Any], index: FixIndex) -> str:
     """Return the version of a report that the index knows: named, or the release of its day."""
-    for version in report["versions"]:
+    versions: list[str] = report["versions"]
+    for version in versions:
         if re.fullmatch(r"[0-9a-f]{7,9}", version):
             version = f"0.1+g{version}"
         if index.lacking(version):

@@ -48,8 +48,9 @@ def processor_seconds(processes: list[psutil.Process]) -> float:
 async def ask(client: httpx.AsyncClient, model: str, number: int) -> tuple[bool, float]:
     """Return whether the answer is that of the request, and its seconds."""
     text = f"number {number}"
-    body = {"model": model, "messages": [{"role": "user", "content": text}]}
-    body["stream"] = streamed = number % 2 == 0
+    streamed = number % 2 == 0
+    message = {"role": "user", "content": text}
+    body = {"model": model, "messages": [message], "stream": streamed}
     begin = time.perf_counter()
     answer = (await client.post("/chat/completions", json=body)).text
     if streamed:

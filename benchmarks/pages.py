@@ -85,7 +85,7 @@ def made_up_run(cases: int, releases: int) -> RunResult:
 def processor_time(browser: webdriver.Chrome) -> float:
     """Return the milliseconds that the page's thread has used."""
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    return 1000 * next(each["value"] for each in metrics if each["name"] == "ThreadTime")
+    return 1000 * next(float(each["value"]) for each in metrics if each["name"] == "ThreadTime")
 
 
 def measure(browser: webdriver.Chrome, page: Path) -> None:

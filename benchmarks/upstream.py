@@ -23,13 +23,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from engines import machine
-
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.surveys.upstream.tests import UpstreamRequest, UpstreamRun, run_tests
 from pytest_vllm_regress.surveys.upstream.tree import write_tree
 from pytest_vllm_regress.util.rundir import scratch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.engines import machine
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "records" / "upstream-benchmark.json"
 GOAL = 0.15

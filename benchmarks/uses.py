@@ -155,8 +155,8 @@ def measure(trees: Path, half: str, show: bool) -> None:
         f"{half}: {len(seconds)} repositories, {sum(seconds.values()):.0f} s, at most {max(seconds.values()):.1f} s"
     )
     for kind in sorted({kind for kind, _ in counts}):
-        right, false, unknown = (counts[kind, state] for state in (True, False, None))
-        print(f"  {kind}: {right + false + unknown} claims, {false} false, {unknown} not judged")
+        correct, false, unknown = (counts[kind, state] for state in (True, False, None))
+        print(f"  {kind}: {correct + false + unknown} claims, {false} false, {unknown} not judged")
     print(f"  breaks found: {breaks[True]} of {breaks.total()}")
     print(
         f"  places that speak to vLLM: {taken[True, True]} of {taken[True, True] + taken[True, False]} taken as that"

@@ -371,9 +371,10 @@ def load_valid_cases(root: Path) -> LoadedCases:
     """
     cases: dict[str, Case] = {}
     invalid: list[str] = []
+    real_root = root.resolve()
     for directory in _case_directories(root):
         try:
-            _check_place(directory, root)
+            _check_place(directory, real_root)
             case = load_case(directory / CASE_FILE)
         except CaseFileError as error:
             invalid.append(str(error))
@@ -570,20 +571,20 @@ def _ranges(table: Mapping[str, str] | bool) -> tuple[Range, ...]:
     )
 
 
-def _check_place(directory: Path, root: Path) -> None:
+def _check_place(directory: Path, real_root: Path) -> None:
     if not is_case_id(directory.name):
         raise CaseFileError(
             f"{directory}: the name of the directory is not a slug; allowed is {CASE_ID}"
         )
     try:
-        inside = (directory / CASE_FILE).resolve().is_relative_to(root.resolve())
+        inside = (directory / CASE_FILE).resolve().is_relative_to(real_root)
     except (OSError, RuntimeError):  # before Python 3.13, a link to itself is a RuntimeError
         raise CaseFileError(
             f"{directory / CASE_FILE}: a link that leads nowhere; put the file itself there"
         ) from None
     if not inside:
         raise CaseFileError(
-            f"{directory / CASE_FILE}: leads out of {root} through a link; put the file itself there"
+            f"{directory / CASE_FILE}: leads out of {directory.parent} through a link; put the file itself there"
         )
 
 

@@ -113,11 +113,12 @@ class Invocation:
         """Return the request to run batches on this machine, whose environments are checked."""
         from ..runner.executors import build_with_cache
         from ..runner.run import LocalMachine, local_request
-        from ..runner.slots import Spare, machine_room
+        from ..runner.slots import Spare, machine_room, worker_room
 
         self.prepare(batches, options, show)
         spare = None if jobs else Spare.of_machine()
-        machine = LocalMachine(build_with_cache(show), jobs or machine_room(), spare)
+        at_once = jobs or machine_room()
+        machine = LocalMachine(build_with_cache(show), at_once, spare, worker_room())
         return local_request(batches, machine, options, show)
 
     def confirm(self) -> None:

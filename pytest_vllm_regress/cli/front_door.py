@@ -39,7 +39,7 @@ from .context import (
     say,
     warn,
 )
-from .parameters import as_command, declared, words
+from .parameters import QuickCommand, QuickGroup, as_command, declared, words
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,15 @@ class LazyCommand(typer.core.TyperCommand):
         app = typer.Typer(
             context_settings=HELP,
             add_completion=False,
+            cls=QuickGroup,
             no_args_is_help=bool(group),
             help=f"{entry.line}.",
         )
         functions = group or {"": getattr(module, f"{self.name}_", None) or getattr(module, home)}
         for name, function in functions.items():
             full = f"{self.name} {name}".strip()
-            app.command(name or self.name)(as_command(function, full, resumes=entry.resumes))
+            declare = app.command(name or self.name, cls=QuickCommand)
+            declare(as_command(function, full, resumes=entry.resumes))
         command: Any = typer.main.get_command(app)
         command.name = self.name
         command.epilog = _ANYWHERE
@@ -113,7 +115,7 @@ class LazyCommand(typer.core.TyperCommand):
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
 
-class FrontDoor(typer.core.TyperGroup):
+class FrontDoor(QuickGroup):
     """The commands of ``COMMANDS``."""
 
     def __init__(self, **settings: Any) -> None:

@@ -21,6 +21,7 @@ from inspect import Parameter, Signature, cleandoc, signature
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
+import typer.core
 
 from ..util.paths import DATA
 from ..util.signals import interruptible
@@ -107,6 +108,41 @@ def _described(command: str, parameter: str) -> Any:
         return typer.Argument(**chosen)
     long = chosen.pop("option", f"--{parameter.replace('_', '-')}")
     return typer.Option(*filter(None, (long, chosen.pop("short", ""))), **chosen)
+
+
+class Quick:
+    """A command or group whose parameters keep the texts and defaults that need no conversion.
+
+    Typer imports pydantic to convert each of them, which takes a fifth of a start.
+    """
+
+    def get_params(self, context: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for parameter in parameters:
+            if not isinstance(parameter.process_value, functools.partial):
+                convert = parameter.process_value
+                parameter.process_value = functools.partial(_value_of, parameter, convert)
+        return parameters
+
+
+class QuickCommand(Quick, typer.core.TyperCommand):
+    """A command that starts quickly."""
+
+
+class QuickGroup(Quick, typer.core.TyperGroup):
+    """A group of commands that starts quickly."""
+
+
+def _value_of(parameter: Any, convert: Callable[..., Any], context: Any, value: Any) -> Any:
+    kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    is_default = isinstance(value, str | int) and value == parameter.default
+    if (value is None and parameter.required) or not (
+        value is None or kind in (str, list[str]) or is_default
+    ):
+        return convert(context, value)
+    if parameter.multiple or parameter.nargs == -1:
+        value = [*value] if value else ()
+    return value if parameter.callback is None else parameter.callback(context, parameter, value)
 
 
 @functools.cache

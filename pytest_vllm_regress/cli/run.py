@@ -33,7 +33,7 @@ def run(
     matrix`.
     """
     from ..output.formats import OutputFiles
-    from ..output.table import observation_lines, print_to_console
+    from ..output.table import observation_lines, print_to_console, slowest_line
     from ..runner.plan import plan_batches
     from ..runner.run import RunRequest, batch_progress, run_batches
 
@@ -53,6 +53,7 @@ def run(
         if command.verbose:
             say(*observation_lines(outcome.run.results))
         print_to_console(outcome.run)
+        say(*filter(None, [slowest_line(outcome.run)]))
     for rate in unsteady(recent_results(cases)):
         if rate.environment in {result.environment for result in outcome.run.results}:
             measure = command.command("validate", rate.case_id)

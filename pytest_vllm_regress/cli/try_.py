@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..engines.settings import KEPT_REQUESTS
 from ..environments.names import sources_looked_up_once
-from ..history.patch import PatchEffect, PatchRunner, compare, plan_comparison
+from ..fuzz.exercise.comparison import ExerciseComparison, compare_exercise
+from ..history.patch import PatchEffect, PatchRunner, Recorded, compare, plan_comparison
 from ..output.formats import OutputFiles
 from ..runner.slots import machine_room
 from ..surveys.upstream.both_sides import compare_upstream
@@ -41,7 +42,8 @@ def try_(
     Compares a work tree with its base, on the simulated device. The verdicts on the base are kept
     for the next time. Cases that have to do with the changed files are run first. Other cases
     that fail on the base are listed and not run, because the patch cannot break them, unless you
-    name them. --upstream also runs vLLM's own tests of the changed modules on both
+    name them. Unless cases are named, both sides also answer the requests of the exercise, and what
+    differs is shown. --upstream also runs vLLM's own tests of the changed modules on both
     sides, as far as the simulated device can. Arguments after -- go to pytest.
 
     Exit codes: 0 the patch breaks nothing; 1 it breaks something; 2 usage; 3 an environment could
@@ -63,7 +65,16 @@ def try_(
             jobs or machine_room(),
             show,
         )
-        report = compare(comparison, runner, base_again=base_again)
+        exercises: list[ExerciseComparison] = []
+
+        def exercise(recorded: Recorded) -> None:
+            result = compare_exercise(comparison, show, base_again=base_again, recorded=recorded)
+            exercises.append(result)
+            show(exercises[0].summary())
+
+        # Who names cases asks for these alone.
+        farther = None if case_ids else exercise
+        report = compare(comparison, runner, base_again=base_again, after_closest=farther)
         if report.interrupted:
             files.save(report.run, command.cases, show)
             raise KeyboardInterrupt
@@ -71,6 +82,9 @@ def try_(
     if tests is not None:
         report = report.with_tests(tests.not_executed)
     shown, document = report.report(), report.to_json()
+    for one in exercises:
+        shown = replace(shown, sections=[*shown.sections, one.section()])
+        document["exercise"] = one.to_json()
     if tests is not None:
         shown = replace(shown, sections=[*shown.sections, tests.section()])
         document["upstream"] = tests.to_json()
@@ -78,5 +92,9 @@ def try_(
     files.save(report.run, command.cases, show)
     if unbuilt := next((outcome for outcome in report.outcomes if outcome.unbuilt), None):
         return unbuilt.exit_code
-    broken = report.having(PatchEffect.BREAKS) or (tests is not None and tests.broken())
+    broken = [
+        *report.having(PatchEffect.BREAKS),
+        *(tests.broken() if tests is not None else ()),
+        *(difference for one in exercises for difference in one.broken()),
+    ]
     return UNEXPECTED if broken else OK

@@ -27,7 +27,7 @@ from ..runner.run import (
     run_batches,
     save_results,
 )
-from ..runner.slots import machine_room
+from ..runner.slots import machine_room, worker_room
 from ..util.paths import writable_root
 from .context import OK, UNEXPECTED, Device, Invocation, Names, make_executor, say, warn, warn_of
 
@@ -107,14 +107,14 @@ def _proof_runner(
     of every run."""
     full_options = replace(options, pytest_args=(*FULL_DEADLINES, *options.pytest_args))
 
-    def run_here(batches: Sequence[Batch], run_options: RunOptions) -> RunOutcome:
-        machine = LocalMachine(build_with_cache(say), jobs or machine_room())
+    def run_here(batches: Sequence[Batch], run_options: RunOptions, workers: int = 1) -> RunOutcome:
+        machine = LocalMachine(build_with_cache(say), jobs or machine_room(), workers=workers)
         return run_batches(local_request(batches, machine, run_options, say))
 
     def run(batches: Sequence[Batch]) -> RunOutcome:
         if on is None:
             check_environments(batches, gpu=full_options.asks_for_gpu)
-            outcome = run_here(batches, full_options)
+            outcome = run_here(batches, full_options, worker_room())
         else:
             outcome = run_batches(
                 RunRequest(

@@ -42,8 +42,9 @@ KEPT_BASES = 40
 """Results of bases, of cases and of upstream's tests, that are kept in the cache."""
 MAX_CLOSE = 12
 """Cases that are run first on both sides, so that first answers come before the base of all."""
-_MAX_SHOWN = 12
-"""Changes that a report describes: with three lines for each, a comment has at most 60."""
+_MAX_SHOWN = 10
+"""Changes that a report describes: with three lines for each, and eight of the exercise, a comment
+has at most 60."""
 _MAX_TESTS = 3
 _MAX_NAMES = 20
 _MAX_TEXT = 1024 * 1024
@@ -62,6 +63,7 @@ class PatchEffect(enum.StrEnum):
     NOT_RUN = "not run"
 
 
+Recorded = Callable[[], contextlib.AbstractContextManager[None]]
 _CHANGES = (PatchEffect.BREAKS, PatchEffect.FIXES, PatchEffect.UNCLEAR)
 
 
@@ -444,11 +446,18 @@ class PatchReport:
 
 
 def compare(
-    comparison: PatchComparison, runner: PatchRunner, *, base_again: bool = False
+    comparison: PatchComparison,
+    runner: PatchRunner,
+    *,
+    base_again: bool = False,
+    after_closest: Callable[[Recorded], None] | None = None,
 ) -> PatchReport:
     """Run the cases on the base, unless its verdicts are known, and with the patch where that can
     change something: a case that the base fails already is run only if it is related to the
-    changed files, because the patch may fix it."""
+    changed files, because the patch may fix it.
+
+    ``after_closest`` is called before the farther cases are run, with what provides a block: what
+    processes execute that are started in it, counts as exercised."""
     base = BaseVerdicts(comparison, runner.options.pytest_args)
     key = [*(lock_id(name) for name in (comparison.before, comparison.after))]
     key += [comparison.base_environment, *(case.id for case in comparison.cases)]
@@ -473,6 +482,9 @@ def compare(
         effects += [effect_on(case, before.get(case.id, ()), after.get(case.id)) for case in cases]
         if outcomes[-1].interrupted:
             break
+        if after_closest is not None:
+            after_closest(functools.partial(comparison.functions.recorded, patched.directory))
+            after_closest = None
     not_executed = comparison.functions.not_executed(patched.directory)
     if not any(outcome.interrupted or outcome.lost for outcome in outcomes):
         patched.close()

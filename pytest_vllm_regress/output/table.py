@@ -76,6 +76,23 @@ def observation_lines(results: Iterable[TestResult]) -> Iterator[str]:
                 yield one_line(f"    {'' if mechanism.held else 'NOT '}at work: {mechanism.what}")
 
 
+SLOWEST = 5
+"""Cells whose duration is shown after a run of more."""
+
+
+def slowest_line(run: RunResult) -> str:
+    """Return a line with the cells that took longest; empty if a run has few of them."""
+    cells = [
+        (sum(result.duration_s for result in cell.results), cell)
+        for cell in group_into_cells(run.results)
+    ]
+    if len(cells) <= SLOWEST:
+        return ""
+    longest = sorted(cells, key=lambda pair: pair[0], reverse=True)[:SLOWEST]
+    texts = (f"{seconds:.0f} s {cell.case_id} in {cell.environment}" for seconds, cell in longest)
+    return one_line(f"slowest: {', '.join(texts)}")
+
+
 def outcome(run: RunResult, cells: Sequence[Cell]) -> str:
     """Return in words how a run without unexpected cells went: what was not decided is no pass."""
     undecided = sum(cell.verdict is Verdict.NOT_APPLICABLE for cell in cells)

@@ -28,14 +28,18 @@ _NEEDS_TERMINAL = frozenset({"--pdb", "--trace", "-s", "--capture=no"})
 """Arguments for pytest with which its output must be seen at once."""
 
 
+HANGING = -1
+"""The part of a split environment whose tests wait for documented hangs."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Cases that run in one environment, in one pytest process.
 
     ``roles`` maps a case's id to the side of its evidence ("affected" or "fixed") that it must show
     there. Cases without a role have no expectation.
-    ``part`` numbers the batches of an environment whose cases are split. ``workers``: pytest-xdist
-    workers, unless the options name a number.
+    ``part`` numbers the batches of an environment whose cases are split; ``HANGING`` is that of
+    the documented hangs. ``workers``: pytest-xdist workers, unless the options name a number.
     """
 
     environment: str
@@ -53,10 +57,16 @@ class Batch:
     def hangs(self) -> bool:
         """Whether a case must show a documented hang: then the batch mostly waits, and uses little
         CPU time."""
-        return any(
-            self.roles.get(case.id) == AFFECTED and Kind.HANG in case.symptom.kinds
+        return bool(self.hanging_cases)
+
+    @property
+    def hanging_cases(self) -> set[str]:
+        """The ids of the cases that must show a documented hang."""
+        return {
+            case.id
             for case in self.cases
-        )
+            if self.roles.get(case.id) == AFFECTED and Kind.HANG in case.symptom.kinds
+        }
 
     def only(self, case_ids: set[str]) -> Batch:
         """Return the batch with only these cases."""
@@ -117,7 +127,12 @@ class RunOptions:
     def live(self) -> bool:
         """Whether pytest's output is shown as it is written: with -v, or if an argument for pytest
         needs the terminal."""
-        return self.verbose or not _NEEDS_TERMINAL.isdisjoint(self.pytest_args)
+        return self.verbose or self.needs_terminal
+
+    @property
+    def needs_terminal(self) -> bool:
+        """Whether an argument for pytest needs the terminal, which workers do not have."""
+        return not _NEEDS_TERMINAL.isdisjoint(self.pytest_args)
 
     @property
     def asks_for_gpu(self) -> bool:

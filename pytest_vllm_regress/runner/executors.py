@@ -97,8 +97,7 @@ class ThreadsExecutor:
     batches run, the environments of the next ``ahead`` batches (at least one) are built, or with
     None those of all.
     ``release`` is told each environment of which no batch is left.
-    ``at_once`` batches run at a time (one of several workers counts as that many), and one more
-    whenever ``spare(running)`` allows it.
+    ``at_once`` batches run at a time, and one more whenever ``spare(running)`` allows it.
     ``start(log, command, environment)`` runs a command with its output in a file and returns its
     exit status.
     """
@@ -138,9 +137,7 @@ class ThreadsExecutor:
 
             build_ahead()
             while waiting or running:
-                while waiting and self._has_room(
-                    sum(int(batch.workers or 1) for batch in running.values())
-                ):
+                while waiting and self._has_room(len(running)):
                     batch = waiting.popleft()
                     run = functools.partial(
                         self._run_batch, batch, built[batch.environment], options, files

@@ -8,6 +8,7 @@ for pytest; ``--fresh`` discards its journal). Failures of a machine or a build 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +48,9 @@ class Journal:
         self._store = Store(
             self.directory / "cases.jsonl", JournalEntry, what="the journal of a run"
         )
-        self._versions: dict[tuple[str, str], str] = {}
+        self._case_version = functools.cache(lambda case: case_fingerprint(case))
+        self._lock = functools.cache(lambda environment: proof.lock_id(environment))
+        """Reading the files of a case takes 10 ms, and each case runs in many environments."""
         self._runs: dict[str, RunResult | None] = {}
         """Results by name of the entry, as read or written.
 
@@ -60,7 +63,8 @@ class Journal:
         Raises ``UsageError`` while the same command runs elsewhere.
         """
         self._store.lock()
-        self._versions.clear()
+        self._case_version.cache_clear()
+        self._lock.cache_clear()
         self._runs.clear()
 
     def finished(self, batch: Batch) -> RunResult:
@@ -131,10 +135,7 @@ class Journal:
         return self._runs[name]
 
     def _version(self, batch: Batch, case: Case) -> str:
-        key = (batch.environment, case.id)
-        if key not in self._versions:
-            self._versions[key] = digest(proof.lock_id(batch.environment), case_fingerprint(case))
-        return self._versions[key]
+        return digest(self._lock(batch.environment), self._case_version(case))
 
 
 def _name(batch: Batch, case: Case) -> str:

@@ -1,7 +1,7 @@
 """Plan which cases run in which environments, and split long batches.
 
 A batch is split by cases and never within a case: each part needs a pytest and a warm agent of its
-own. A single long case gets several xdist workers instead, because it mostly waits.
+own. Cases that wait for documented hangs get several xdist workers instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..cases.model import Case
 from ..cases.proofs import proof
 from ..cases.proofs.proof import AFFECTED, FIXED
 from ..errors import UsageError
-from .batch import Batch
+from .batch import HANGING, Batch
 
 ENVIRONMENT_S = 60.0
 """Seconds that a batch takes beside its cases: to install the environment and import vLLM."""
@@ -28,11 +28,10 @@ UNKNOWN_S = 30.0
 BATCH_S = (60.0, 600.0)
 """Least and greatest recorded seconds of a part of a split batch: long enough to be worth a start,
 short enough to fill the slots evenly."""
-LONG_S = 240.0
-"""Recorded seconds from which a case is worth importing vLLM in several workers."""
-
 Seconds = Callable[[Case, str], float]
 """Seconds that a case takes in an environment."""
+Tests = Callable[[Case, str], int]
+"""Number of tests that a case has in an environment."""
 
 
 def plan_batches(
@@ -125,19 +124,33 @@ def _age(target: tuple[str, str]) -> tuple[object, str]:
 def recorded_seconds(case: Case, environment: str) -> float:
     """Return how long the case took in the environment when it was proven; elsewhere the median of
     its evidence environments."""
+    return _recorded(case, environment, lambda evidence: evidence.seconds) or UNKNOWN_S
+
+
+def recorded_tests(case: Case, environment: str) -> int:
+    """Return how many tests the case had when it was proven, as ``recorded_seconds``; at least 1."""
+    return round(
+        _recorded(
+            case, environment, lambda evidence: sum(evidence.tests.values()) / evidence.trials
+        )
+        or 1
+    )
+
+
+def _recorded(
+    case: Case, environment: str, value: Callable[[proof.EnvironmentEvidence], float]
+) -> float:
     path = case.directory / proof.FILE
-    recorded = _proven_seconds(path, path.stat().st_mtime_ns) if path.exists() else {}
-    durations = [seconds for seconds in recorded.values() if seconds]
-    return recorded.get(environment) or (statistics.median(durations) if durations else UNKNOWN_S)
+    evidence = _proven(path, path.stat().st_mtime_ns) if path.exists() else ()
+    values = {each.environment: value(each) for each in evidence if value(each)}
+    return values.get(environment) or (statistics.median(values.values()) if values else 0.0)
 
 
 @functools.lru_cache(
     maxsize=1024
 )  # dividing cases into shards asks for each of them a hundred times
-def _proven_seconds(path: Path, modified_ns: int) -> dict[str, float]:
-    return {
-        evidence.environment: evidence.seconds for evidence in proof.read_proof(path).environments
-    }
+def _proven(path: Path, modified_ns: int) -> tuple[proof.EnvironmentEvidence, ...]:
+    return tuple(proof.read_proof(path).environments)
 
 
 def split_batches(
@@ -156,20 +169,27 @@ def split_batches(
     )
 
 
-def assign_workers(batches: Sequence[Batch], seconds: Seconds = recorded_seconds) -> list[Batch]:
-    """Return the batches, with several workers for the longest if it is a single long case that
-    takes more than a third of all the time.
+def set_hangs_apart(
+    batches: Sequence[Batch], most_workers: int, tests: Tests = recorded_tests
+) -> tuple[list[Batch], list[Batch]]:
+    """Return batches of documented hangs, with up to ``most_workers`` workers each, and batches of
+    what is left.
 
-    Most of that time it waits. It gets three workers if it is the only batch, else two.
+    A test that waits for a hang needs next to no processor, so the tests of such cases run side by
+    side. Each worker imports vLLM, so a single test gets none of its own.
     """
-    lengths = [sum(seconds(case, batch.environment) for case in batch.cases) for batch in batches]
-    others = sorted(lengths)[:-1]
-    return [
-        replace(batch, workers="2" if batches[1:] else "3")
-        if len(batch.cases) == 1 and length >= LONG_S and length > max([sum(lengths) / 3, *others])
-        else batch
-        for batch, length in zip(batches, lengths, strict=True)
-    ]
+    hanging, rest = [], []
+    for batch in batches:
+        apart = batch.only(batch.hanging_cases)
+        workers = min(most_workers, sum(tests(case, batch.environment) for case in apart.cases))
+        if workers < 2:
+            rest.append(batch)
+            continue
+        hanging.append(replace(apart, part=HANGING, workers=str(workers)))
+        left = batch.without(batch.hanging_cases)
+        if left.cases:
+            rest.append(left)
+    return hanging, rest
 
 
 def split_batch(batch: Batch, max_seconds: float, seconds: Seconds) -> list[Batch]:

@@ -152,6 +152,9 @@ class CaseLines(Progress):
         self._started_at = 0.0
         self._total = 0
         self._cells: dict[tuple[str, int], dict[tuple[str, str], bool]] = {}
+        self._ended: set[tuple[tuple[str, int], str]] = set()
+        """Cases that have a line, by batch: counting those in ``_cells`` would take longer with
+        each."""
         self._running: dict[tuple[str, int], tuple[Batch, ReportReader, Path]] = {}
         self._building: dict[str, None] = {}
         self._bar = Bar() if bar else None
@@ -210,6 +213,7 @@ class CaseLines(Progress):
             if (cell.case_id, cell.device) in printed_cells:
                 continue
             printed_cells[cell.case_id, cell.device] = cell.expected
+            self._ended.add((batch.key, cell.case_id))
             done = self._done
             seconds = sum(result.duration_s for result in cell.results)
             self._say(
@@ -227,7 +231,7 @@ class CaseLines(Progress):
 
     @property
     def _done(self) -> int:
-        return sum(len({case_id for case_id, _ in cells}) for cells in self._cells.values())
+        return len(self._ended)
 
     def _doing(self) -> str:
         running = [name for (name, _), (*_, log) in self._running.items() if log.exists()]

@@ -171,8 +171,8 @@ class _ClusterRun:
 
     def __post_init__(self) -> None:
         self._in_flight: dict[Any, InFlightBatch] = {}
-        self._nodes = living_nodes()
-        self._nodes_at = self._room_at = self.clock()
+        self._note_nodes()
+        self._room_at = self.clock()
 
     def updates(self) -> Generator[BatchUpdate | None, None, None]:
         """Send batches while there is room and yield what comes back.
@@ -192,7 +192,7 @@ class _ClusterRun:
                         stream, _next_reply(stream, self._in_flight[stream])
                     )
                 yield from self._cancel_silent()
-                if self._room():
+                if self._room:
                     self._room_at = self.clock()
                 elif self.clock() - self._room_at > STARVED_S:
                     yield from self._give_up_all(
@@ -204,19 +204,20 @@ class _ClusterRun:
             for stream in self._in_flight:
                 ray.cancel(stream, force=True)
 
+    def _note_nodes(self) -> None:
+        self._nodes, self._nodes_at = living_nodes(), self.clock()
+        self._room = 2 * sum(node.fits(self.needs) for node in self._nodes)
+        """How many batches may be under way: as many as fit, and as many that wait until their
+        environment is built."""
+
     def _refresh_nodes(self) -> None:
         if self.clock() - self._nodes_at > NODES_S:
-            self._nodes, self._nodes_at = living_nodes(), self.clock()
+            self._note_nodes()
             _check_own_node(self._nodes)
             self.builders.refresh(self._nodes)
 
-    def _room(self) -> int:
-        """How many batches may be under way: as many as fit, and as many that wait until their
-        environment is built."""
-        return 2 * sum(node.fits(self.needs) for node in self._nodes)
-
     def _send_waiting(self) -> None:
-        while self.waiting and len(self._in_flight) < self._room():
+        while self.waiting and len(self._in_flight) < self._room:
             in_flight = self.waiting.popleft()
             _log.info("sending %s, attempt %d", in_flight.part, len(in_flight.failures) + 1)
             stream = _start_task(in_flight, self._nodes)

@@ -32,7 +32,7 @@ from .batch import (
 )
 from .executors import SequentialExecutor, ThreadsExecutor
 from .journal import Journal
-from .plan import assign_workers, split_batches
+from .plan import set_hangs_apart, split_batches
 from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say
 from .suite import EnvironmentRun, SuiteOutcome, read_suite_report
 
@@ -63,11 +63,13 @@ class LocalMachine:
     run side by side.
 
     ``spare(running)`` says whether one more may run beside those that are running; None: never.
+    ``workers``: most workers for a batch that waits for documented hangs.
     """
 
     build: Callable[[str], None]
     at_once: int
     spare: Callable[[int], bool] | None = None
+    workers: int = 1
 
 
 def run_batches(request: RunRequest) -> RunOutcome:
@@ -86,12 +88,13 @@ def local_request(
 ) -> RunRequest:
     """Return the request to run batches on this machine.
 
-    Long batches are split when several may run side by side. With live output a batch that runs
-    alone uses this process's terminal, so that
-    ``--pdb`` works.
+    When several may run side by side, documented hangs are set apart and long batches are split.
+    With live output a batch that runs alone uses this process's terminal, so that ``--pdb`` works.
     """
     if machine.at_once > 1:
-        batches = assign_workers([part for _, part in split_batches(batches, machine.at_once)])
+        workers = 1 if options.needs_terminal else machine.workers
+        hanging, rest = set_hangs_apart(batches, workers)
+        batches = [*hanging, *(part for _, part in split_batches(rest, machine.at_once))]
     if options.live and (machine.at_once == 1 or len(batches) == 1):
         return RunRequest(batches, SequentialExecutor(machine.build), options, BatchHeaders(say))
     progress, build = batch_progress(options, say), machine.build

@@ -31,6 +31,9 @@ GIB_PER_BATCH = 6
 IDLE_S = 10.0
 """Seconds for which ``NEED`` must have been idle before more environments are used than there are
 cores."""
+GIB_PER_WORKER = 3
+"""A warm agent, and a server or a small Ray cluster."""
+WORKERS_PER_CORE = 3
 NEED = 0.6
 """Cores that an environment keeps busy on average: all cases took 722 s of processor time in 1,093
 s."""
@@ -45,6 +48,18 @@ def room(cores: int, memory_gib: float) -> int:
 def machine_room() -> int:
     """Return how many environments fit on this machine."""
     return room(os.cpu_count() or 1, psutil.virtual_memory().total / GIB)
+
+
+def worker_room(
+    cores: int | None = None, memory_gib: float | None = None, load: float | None = None
+) -> int:
+    """Return how many tests may wait for documented hangs side by side: ``WORKERS_PER_CORE``, less
+    what the machine does already (its load), so that none of them misses its deadline because of
+    the others. By default of this machine, now."""
+    cores = cores or os.cpu_count() or 1
+    memory_gib = memory_gib or psutil.virtual_memory().available / GIB
+    load = os.getloadavg()[0] if load is None else load
+    return max(1, int(min(WORKERS_PER_CORE * cores - load, memory_gib / GIB_PER_WORKER)))
 
 
 def _idle_s() -> float:

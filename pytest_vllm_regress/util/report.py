@@ -7,6 +7,7 @@ they are ``Markup``: in Markdown they become code where they could have an effec
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 
 from .masking import masker
@@ -78,7 +79,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table for a terminal, each column as wide as its widest cell."""
-    hide = masker()
+    hide = functools.cache(masker())
     cells = [[one_line(hide(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [

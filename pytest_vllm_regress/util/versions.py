@@ -28,7 +28,7 @@ For thousands of digits or brackets ``packaging`` raises errors other than its o
 """
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)  # an audit asks for the same hundred, 40,000 times
 def version_of(text: str) -> Version | None:
     """Return the PEP 440 version in ``text``."""
     try:

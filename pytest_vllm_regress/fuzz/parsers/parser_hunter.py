@@ -103,6 +103,10 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
         self._covered: list[ReadFormat] | None = None
 
     def parts(self, plan: CampaignPlan, number: int) -> list[ReadFormat]:
+        return self.readable()
+
+    def readable(self) -> list[ReadFormat]:
+        """Return each parser with the formats that it reads."""
         if self._covered is None:
             self._covered = list(self._cover())
         return self._covered

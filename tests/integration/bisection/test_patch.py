@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.cli import try_
 from pytest_vllm_regress.environments import bases, git
 from pytest_vllm_regress.environments.downloads import Downloads
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.fuzz.exercise.comparison import ExerciseComparison
+from pytest_vllm_regress.fuzz.exercise.differences import Difference, Grade
 from pytest_vllm_regress.history.case_coverage import CaseCoverage
 from pytest_vllm_regress.history.changed_functions import ChangedFunctions
 from pytest_vllm_regress.history.patch import (
@@ -232,6 +236,7 @@ def ran(
     monkeypatch.setattr(
         "pytest_vllm_regress.runner.executors.build_with_cache", lambda say: lambda name: None
     )
+    monkeypatch.setattr(try_, "compare_exercise", lambda *_, **__: ExerciseComparison((), 9))
     monkeypatch.setattr(
         "pytest_vllm_regress.environments.downloads.downloads",
         lambda names: Downloads(tuple(names), 3 * GIB, (), 99 * GIB, tmp_path),
@@ -290,6 +295,39 @@ def test_what_cannot_break_is_not_run_and_the_base_only_once(
     ran.clear()
     assert cli.main([*command, "--base-again", "stays"]) == 0
     assert ran == [("base", ("stays",)), ("patch", ("stays",))]
+
+
+def test_the_exercise_follows_the_closest_cases(
+    builder: RepositoryBuilder,
+    tmp_path: Path,
+    ran: list[tuple[str, tuple[str, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    grade = Grade.RESULT
+
+    def exercise(*_: object, **__: object) -> ExerciseComparison:
+        ran.append(("exercise", ()))
+        return ExerciseComparison((Difference(grade, "s/a/1", "text", "x", "y"),), 9)
+
+    monkeypatch.setattr(try_, "compare_exercise", exercise)
+    (builder.place / "vllm/engine.py").write_text("2")
+    command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place), "--jobs", "1"]
+    cli.main(command)
+    closest, others = ("fixed",), ("breaks", "stays", "unclear")
+    assert ran[:4] == [("base", closest), ("patch", closest), ("exercise", ()), ("base", others)]
+    assert "changes s/a/1: text: before x, after y" in capsys.readouterr().out
+    ran.clear()
+    assert cli.main([*command, "stays"]) == 0
+    assert ("exercise", ()) not in ran, "who names cases asks for these alone"
+    for name in ("breaks", "unclear"):
+        shutil.rmtree(tmp_path / "cases" / name)
+    assert cli.main(command) == 0, "another answer breaks nothing by itself"
+    grade = Grade.BREAKS
+    capsys.readouterr()
+    assert cli.main([*command, "--format", "json"]) == 1
+    (difference,) = json.loads(capsys.readouterr().out)["exercise"]["differences"]
+    assert difference["grade"] == "breaks"
 
 
 def test_only_the_bases_that_were_used_last_are_kept(

@@ -14,7 +14,7 @@ from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult, group_into_cells
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind
-from pytest_vllm_regress.output.table import lines, observation_lines, print_table
+from pytest_vllm_regress.output.table import lines, observation_lines, print_table, slowest_line
 from pytest_vllm_regress.util.text import one_line
 
 
@@ -270,3 +270,16 @@ def test_a_name_is_text_in_every_cell(name: str) -> None:
         assert "\x1b" not in text
         text = "".join("".join(lines(run, width)).split())
         assert "".join(one_line(name).split()) in text.replace("\u2026", "")
+
+
+def test_the_slowest_cells_are_named_after_a_long_run() -> None:
+    results = [replace(ALL.results[0], case_id=f"c-{n}", duration_s=float(n)) for n in range(7)]
+    assert slowest_line(RunResult(tuple(results[:5]))) == ""
+    line = slowest_line(RunResult((*results, results[3])))  # two tests of one case
+    assert re.findall(r"(\d+) s (c-\d)", line) == [
+        ("6", "c-3"),
+        ("6", "c-6"),
+        ("5", "c-5"),
+        ("4", "c-4"),
+        ("2", "c-2"),
+    ]

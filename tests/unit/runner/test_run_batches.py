@@ -283,18 +283,17 @@ def test_long_cases_of_one_environment_run_side_by_side(
     assert not any("-n" in command for command in commands)
 
 
-def test_a_batch_with_two_workers_counts_as_two(cases: tuple[Case, ...], journal: Journal) -> None:
-    fake, calls = FakePytest(), []
-
-    def spare(running: int) -> bool:
-        calls.append(running)
-        return False
-
-    batches = [dataclasses.replace(batch("a", cases[:1]), workers="2"), batch("b", cases[1:])]
-    executor = ThreadsExecutor(lambda name: None, 2, lambda line: None, fake, spare)
+def test_a_batch_with_workers_counts_as_one_because_it_waits(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
+    fake = FakePytest()
+    batches = [
+        dataclasses.replace(batch("together-a", cases[:1]), workers="6"),
+        batch("together-b", cases[1:]),
+    ]
+    executor = ThreadsExecutor(lambda name: None, 2, lambda line: None, fake)
     assert run_with(executor, batches, journal).exit_code == 0
-    assert calls[0] == 2
-    assert [name for name, _ in fake.ran] == ["a", "b"]
+    assert fake.most_at_once == 2
 
 
 def test_other_batches_run_when_an_environment_cannot_be_built(
@@ -365,6 +364,20 @@ def test_an_interrupted_run_reads_stored_results_once(
     outcome = run(journal, FakePytest(interrupt_in="b"), batches)
     assert outcome.interrupted and {result.environment for result in outcome.run.results} >= {"a"}
     assert read and len(read) == len(set(read))
+
+
+def test_a_case_is_read_once_for_all_environments(
+    cases: tuple[Case, ...], journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    def counted(case: Case) -> str:
+        read.append(case.id)
+        return case.id
+
+    monkeypatch.setattr("pytest_vllm_regress.runner.journal.case_fingerprint", counted)
+    assert run(journal, FakePytest(), [batch("a", cases), batch("b", cases)]).exit_code == 0
+    assert sorted(read) == sorted(case.id for case in cases)
 
 
 @pytest.mark.parametrize("changed", ["case", "lock"])

@@ -15,17 +15,22 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import shards
-from pytest_vllm_regress.runner.batch import Batch
+from pytest_vllm_regress.runner.batch import HANGING, Batch, RunOptions
 from pytest_vllm_regress.runner.plan import (
     ENVIRONMENT_S,
-    assign_workers,
     plan_batches,
     recorded_seconds,
+    recorded_tests,
+    set_hangs_apart,
 )
+from pytest_vllm_regress.runner.run import LocalMachine, local_request
 from pytest_vllm_regress.runner.shards import CiSystem, Shard
 from tests.helpers.cases import project_cases
 
 CASES = project_cases()
+HANG, OTHER = (
+    next(case for case in CASES if case.id == case_id) for case_id in ("vllm-16140", "vllm-17173")
+)
 durations = st.dictionaries(
     st.tuples(st.sampled_from([c.id for c in CASES]), st.sampled_from("abcd")), st.floats(0, 900)
 )
@@ -79,25 +84,35 @@ def test_recorded_seconds_come_from_the_proof() -> None:
     assert recorded_seconds(case, "nowhere") > 0
 
 
-@pytest.mark.parametrize(
-    ("durations_s", "workers"),
-    [
-        ((400.0,), ["3"]),
-        ((200.0,), [None]),
-        ((400.0, 300.0), ["2", None]),
-        ((400.0, 400.0), [None, None]),
-        ((400.0, 300.0, 300.0), ["2", None, None]),
-        ((400.0, 390.0, 390.0, 390.0), [None, None, None, None]),
-    ],
-)
-def test_a_case_of_more_than_a_third_of_the_time_gets_several_workers(
-    durations_s: tuple[float, ...], workers: list[str | None]
+@pytest.mark.parametrize(("tests", "most", "workers"), [(9, 6, "6"), (3, 6, "3")])
+def test_the_tests_of_a_documented_hang_run_side_by_side(
+    tests: int, most: int, workers: str
 ) -> None:
-    batches = [Batch(str(number), CASES[:1], {}) for number in range(len(durations_s))]
-    assert [
-        batch.workers
-        for batch in assign_workers(batches, lambda case, name: durations_s[int(name)])
-    ] == workers
+    both = Batch("vllm-0.8.4", (HANG, OTHER), {HANG.id: "affected", OTHER.id: "affected"})
+    fixed = Batch("vllm-0.8.5", (HANG,), {HANG.id: "fixed"})
+    hanging, rest = set_hangs_apart([both, fixed], most, lambda case, name: tests)
+    assert [(batch.cases, batch.part, batch.workers) for batch in hanging] == [
+        ((HANG,), HANGING, workers)
+    ]
+    assert rest == [both.only({OTHER.id}), fixed]
+
+
+@pytest.mark.parametrize(("tests", "most"), [(1, 6), (9, 1)])
+def test_nothing_is_set_apart_for_one_test_or_without_room(tests: int, most: int) -> None:
+    batch = Batch("vllm-0.8.4", (HANG, OTHER), {HANG.id: "affected"})
+    assert set_hangs_apart([batch], most, lambda case, name: tests) == ([], [batch])
+
+
+@pytest.mark.parametrize(("arguments", "workers"), [((), "6"), (("--pdb",), None)])
+def test_a_debugger_gets_no_workers(arguments: tuple[str, ...], workers: str | None) -> None:
+    machine = LocalMachine(lambda name: None, 2, workers=6)
+    batch = Batch("vllm-0.8.4", (HANG,), {HANG.id: "affected"})
+    request = local_request([batch], machine, RunOptions(pytest_args=arguments), print)
+    assert [batch.workers for batch in request.batches] == [workers]
+
+
+def test_how_many_tests_a_case_has_comes_from_the_proof() -> None:
+    assert recorded_tests(HANG, "vllm-0.8.4") == recorded_tests(HANG, "nowhere") == 9
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "2", "a/b", "1/257", "-1/2", "1/2/3", "²/3"])

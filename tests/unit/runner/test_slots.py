@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.runner.slots import GIB_PER_BATCH, IDLE_S, Spare
+from pytest_vllm_regress.runner.slots import GIB_PER_BATCH, IDLE_S, Spare, worker_room
 
 
 def ask(
@@ -52,3 +52,13 @@ def test_idle_time_before_a_pause_does_not_count() -> None:
     assert not spare(1)
     now[0] += IDLE_S / 2  # busy since
     assert not spare(1)
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "load", "workers"),
+    [(24.0, 0.2, 5), (10.0, 0.2, 3), (24.0, 8.0, 1), (2.0, 0.0, 1)],
+)
+def test_hangs_wait_side_by_side_where_memory_and_load_allow_it(
+    memory_gib: float, load: float, workers: int
+) -> None:
+    assert worker_room(2, memory_gib, load) == workers

@@ -95,7 +95,7 @@ def test_a_tree_without_progress_stands_still() -> None:
         pytest.param(member(1, alarm=lambda at: 0.0), id="it sleeps until an alarm"),
         pytest.param(member(2, alarm=lambda at: 30.0), id="a worker waits for a time"),
         pytest.param(
-            member(2, alarm=lambda at: 3.0, wake_ups=lambda at: at // 6),
+            member(2, alarm=lambda at: 4.0, wake_ups=lambda at: at // 8),
             id="a time-out that it sets again",
         ),
         pytest.param(
@@ -149,8 +149,8 @@ def test_idle_daemons_of_two_rays_count_as_still() -> None:
 
 def test_a_timer_that_fired_often_enough_counts_as_polling() -> None:
     change = member(1, wake_ups=lambda at: at // 8, alarm=lambda at: 4.0)
-    assert detect_stillness(family(change, looks=30)) is None
-    assert detect_stillness(family(change, looks=60))
+    assert detect_stillness(family(change, looks=24)) is None
+    assert detect_stillness(family(change, looks=40))
 
 
 def restarting(at: int, fields: dict[str, Any]) -> None:

@@ -1,0 +1,57 @@
+"""The exercise finds a planted fault in a tree of a release, and nothing in one with a comment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.names import resolve
+from pytest_vllm_regress.environments.sources import set_clones
+from pytest_vllm_regress.fuzz.exercise import comparison
+from pytest_vllm_regress.fuzz.exercise.comparison import compare_exercise
+from pytest_vllm_regress.history.patch import plan_comparison
+from tests.helpers.environments import require_environment
+from tests.helpers.repositories import RepositoryBuilder
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("user_caches")]
+RELEASE = "vllm-0.33.0"
+FILE = "vllm/v1/engine/parallel_sampling.py"
+SEED = "child_sampling_params.seed = seed + index"
+
+
+def test_a_comment_changes_nothing_and_a_fault_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_environment(RELEASE)
+    python = EnvironmentCache().built(resolve(RELEASE))
+    assert python is not None
+    (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
+    files = {
+        str(path.relative_to(site)): path.read_text() for path in (site / "vllm").rglob("*.py")
+    }
+    tree = RepositoryBuilder(tmp_path / "tree")
+    tree.commit("The release", files)
+    monkeypatch.setattr(comparison, "all_names", lambda: ["plain", "streams", "ending server"])
+
+    def compared() -> comparison.ExerciseComparison:
+        plan = plan_comparison(tree.place, (), False, "HEAD", RELEASE)
+        names.extend((f"{RELEASE}+vllm@{plan.base.id[:10]}", plan.after))
+        return compare_exercise(plan, print)
+
+    names: list[str] = []
+    try:
+        (tree.place / FILE).write_text(files[FILE] + "# a comment\n")
+        sound = compared()
+        assert (sound.found, sound.unstable) == ((), 0)
+        assert sound.compared > 400
+        (tree.place / FILE).write_text(files[FILE].replace(SEED, f"{SEED} % 2"))
+        faulty = compared()
+        assert {one.name.partition("/")[0] for one in faulty.found} == {"plain", "streams"}
+        assert not faulty.broken(), "another text is no failure"
+    finally:
+        set_clones([])
+        for name in dict.fromkeys(names):
+            assert cli.main(["env", "prune", name]) == 0
