@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_vllm_regress.cases.loading import load_all_cases
-from pytest_vllm_regress.cases.proofs import proof
-from pytest_vllm_regress.cases.proofs.proof import BisectedCommit
+from pytest_vllm_regress.cases.proofs.proof import BisectedCommit, recorded_proof
 from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.util.report import Markup, Table
 
@@ -22,9 +21,8 @@ HEADER = ("case", "change", "commit", "pull request", "found", "runs", "seconds 
 def traced() -> Iterator[tuple[str, BisectedCommit]]:
     """Yield the commits recorded in the evidence, each with the id of its case."""
     for case in load_all_cases(ROOT / "cases"):
-        if (case.directory / proof.FILE).exists():
-            for commit in proof.read_proof(case.directory / proof.FILE).commits:
-                yield case.id, commit
+        if recorded := recorded_proof(case):
+            yield from ((case.id, commit) for commit in recorded.commits)
 
 
 def row(case_id: str, commit: BisectedCommit) -> list[str]:

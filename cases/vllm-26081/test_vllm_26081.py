@@ -8,6 +8,7 @@ from pytest_vllm_regress import AtWork, Engine, RemoteError
 
 
 @pytest.mark.vllm_case("vllm-26081")
+@pytest.mark.vllm_requires(vllm=">=0.7.1", cause="failure")  # before, such a prompt is not refused and ends the engine
 @pytest.mark.vllm_engine(generation="V1", max_model_len=64, fresh=True)
 def test_next_batch(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
     (plain,) = vllm_engine.generate(["Hello"], {"max_tokens": 4})

@@ -14,6 +14,7 @@ TOOL = {
 
 
 @pytest.mark.vllm_case("vllm-37258")
+@pytest.mark.vllm_requires(vllm=">=0.11.1")  # the first whose /v1/responses takes tools of every model
 @pytest.mark.vllm_engine(
     front="serve",
     generation="V1",

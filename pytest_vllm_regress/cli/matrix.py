@@ -11,7 +11,6 @@ from typing import Literal
 
 from ..answers.audit.boundaries import Only, remaining
 from ..environments import uv
-from ..environments.cache import EnvironmentCache
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..output.formats import OutputFiles
@@ -27,7 +26,7 @@ from ..runner.run import RunRequest, run_batches, run_suite
 from ..runner.shards import CiSystem, ci_job_matrix, shard_count
 from ..runner.slots import machine_room
 from ..runner.suite import EnvironmentRun, TestOutcome, suite_command
-from ..runner.sweep import DiskBudget, plan_sweep
+from ..runner.sweep import DiskBudget, plan_sweep, sweep_cache
 from ..util.files import write_atomically
 from ..util.paths import writable_root
 from ..util.sizes import GIB
@@ -265,7 +264,7 @@ def _sweep(
     """Plan a sweep within ``limit`` bytes, and return its budget and the batches in its order."""
     by_name = {batch.environment: batch for batch in batches}
     planned = plan_sweep(list(by_name))
-    budget = DiskBudget(limit, planned, EnvironmentCache(), writable_root() / uv.SWEEP_CACHE, say)
+    budget = DiskBudget(limit, planned, sweep_cache(), writable_root() / uv.SWEEP_CACHE, say)
     if dry_run:
         rows = [(e.name, e.torch, f"{e.added / GIB:.1f} GiB", e.notes) for e in planned]
         print_columns(("environment", "torch", "adds", "notes"), rows)

@@ -33,6 +33,8 @@ _TITLE = re.compile(r"(?:VLLM|ray)::\S+")
 _ROLE_OF_TITLE: tuple[tuple[str, Role], ...] = (
     ("Coordinator", "coordinator"),
     ("Worker", "worker"),
+    ("EngineCore_TP", "worker"),  # 0.10.1 appends a worker's rank to the title of its core
+    ("EngineCore_PP", "worker"),
     ("EngineCore", "core"),
     ("APIServer", "server"),
 )

@@ -8,6 +8,7 @@ import datetime
 import json
 import platform
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +33,7 @@ _LOCK_HEAD = (
 )
 _TORCH = ("torch", "torchvision", "torchaudio")
 MAX_LOCK = _MAX_NOTE = 16 * 1024 * 1024
+_NOTES = threading.Lock()
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -211,17 +213,22 @@ def lookup_cached(
     Invalid entries are ignored.
     """
     note = writable_root() / file
-    entries: dict[str, str] = {}
+    entries = _cached(note)
+    if key in entries and is_valid(entries[key]):
+        return entries[key]
+    found = find()
+    with _NOTES, contextlib.suppress(UsageError):  # without it the next lookup only takes longer
+        private_folder(note.parent)
+        # Read again: other threads have added theirs in the meantime.
+        write_atomically(note, json.dumps({**_cached(note), key: found}))
+    return found
+
+
+def _cached(note: Path) -> dict[str, str]:
     with contextlib.suppress(UsageError, ValueError, AttributeError):
-        entries = {
-            name: text for name, text in load_json(note, _MAX_NOTE).items() if isinstance(text, str)
-        }
-    if key not in entries or not is_valid(entries[key]):
-        entries[key] = find()
-        with contextlib.suppress(UsageError):  # without the entry the next lookup only takes longer
-            private_folder(note.parent)
-            write_atomically(note, json.dumps(entries))
-    return entries[key]
+        entries = load_json(note, _MAX_NOTE).items()
+        return {name: text for name, text in entries if isinstance(text, str)}
+    return {}
 
 
 def _cut_off(day: str, package: str, version: str) -> str:

@@ -79,9 +79,10 @@ def _marked_case(item: pytest.Item, marker: pytest.Mark) -> MarkedCase:
     return MarkedCase(case, variant)
 
 
-def check_requirements(item: pytest.Item, target: Target) -> None:
+def check_requirements(item: pytest.Item, target: Target, failing: str = "vllm") -> None:
     """Marker ``vllm_requires``: raises ``Unsupported`` where the target lacks something.
 
+    ``failing``: the package with the failure. Releases of it that are not enough lack the feature.
     ``cause="failure"``: elsewhere another failure is in the way. ``cause="harness"``: what the test
     uses to provoke the failure does not work there. In both, nothing is known of this failure.
     """
@@ -112,7 +113,8 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
                 hint = "" if package in known else did_you_mean(package, known, cutoff=_CLOSE)
                 has = f"{package} {version}" if version else f"no {package}{hint and '.'}{hint}"
                 wanted = f"{package} {specifier}"
-                lack = {"lacks": wanted} if package in VLLM else {"needs": wanted}
+                is_other_release = package in VLLM or (version and package == failing)
+                lack = {"lacks" if is_other_release else "needs": wanted}
                 error = Unsupported(f"{target.name} has {has}", **lack)
                 error.cause = Cause(cause or error.cause)
                 raise error

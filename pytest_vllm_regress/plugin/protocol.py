@@ -127,8 +127,8 @@ def check_applicable(item: pytest.Item) -> None:
     is started."""
     with skipping():
         target = session_of(item.config).target(environment_of(item))
-        check_requirements(item, target)
         marked = marked_case(item)
+        check_requirements(item, target, marked.case.affected[0].package if marked else "vllm")
         if marked is not None and target.device not in marked.case.devices:
             devices = ", ".join(marked.case.devices)
             raise Unsupported(f"{marked.case.id} can be shown on {devices}", device=target.device)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..environments import uv
-from ..environments.cache import EnvironmentCache
+from ..environments.cache import EnvironmentCache, limit_of_user
 from ..environments.downloads import DISK_FACTOR, CarefulBuilds, Contents, contents
 from ..environments.names import resolve
 from ..errors import BuildError, UsageError
@@ -90,6 +91,12 @@ def _bytes(wanted: Contents, present: Iterable[str]) -> int:
     return int(
         DISK_FACTOR * sum(size for file, size in wanted.files.items() if file not in present)
     )
+
+
+def sweep_cache() -> EnvironmentCache:
+    """Return the user's cache without its default limit, which would remove environments that are
+    not part of the sweep."""
+    return EnvironmentCache(limit_bytes=limit_of_user() or sys.maxsize)
 
 
 @dataclass

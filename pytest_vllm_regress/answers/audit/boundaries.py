@@ -233,11 +233,12 @@ def remaining(
             }
         else:
             has = "a clear one for every case in these environments"
+            with_verdict = {case.id: _with_verdict(table, case) for case in cases}
             missing = {
                 (batch.environment, case.id)
                 for batch in left
                 for case in batch.cases
-                if not _has_verdict(table, case, batch.environment)
+                if batch.environment not in with_verdict[case.id]
             }
         reduced = [
             batch.only({case.id for case in batch.cases if (batch.environment, case.id) in missing})
@@ -249,17 +250,19 @@ def remaining(
     return left
 
 
-def _has_verdict(table: VerdictTable, case: Case, environment: str) -> bool:
-    """Return whether the case's present test has a clear verdict in an environment.
+def _with_verdict(table: VerdictTable, case: Case) -> set[str]:
+    """Return the environments in which the case's present test has a clear verdict.
 
     A verdict of a proof counts as long as the proof is not stale. Without its cause, NOT_APPLICABLE
     is not clear.
     """
-    codes: set[str | None] = {code_fingerprint(case.directory)}
+    code = code_fingerprint(case.directory)
+    codes: set[str | None] = {code}
     proof = recorded_proof(case)
-    if proof is not None and proof.fingerprint == case_fingerprint(case):
+    if proof is not None and proof.fingerprint == case_fingerprint(case, code):
         codes.add(None)
-    return any(
-        entry.environment == environment and entry.is_clear and entry.code in codes
+    return {
+        entry.environment
         for entry in table.of_case(case.id)
-    )
+        if entry.is_clear and entry.code in codes
+    }

@@ -40,10 +40,13 @@ _RECORDS = {"case.toml", "README.md", "evidence.json", "observations.json", "nee
 _STATEMENT_STARTS = (tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
-def case_fingerprint(case: Case) -> str:
+def case_fingerprint(case: Case, code: str | None = None) -> str:
     """Return a hash of the claims of case.toml, the code of the case, and the built-in probe
-    modules that it calls."""
-    return _digest(claims_fingerprint(case), code_fingerprint(case.directory))
+    modules that it calls.
+
+    ``code``: the fingerprint of the code, if it is known already.
+    """
+    return _digest(claims_fingerprint(case), code or code_fingerprint(case.directory))
 
 
 def claims_fingerprint(case: Case) -> str:

@@ -25,7 +25,7 @@ from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.batch import Batch, BatchFiles, RunOptions
 from pytest_vllm_regress.runner.executors import ThreadsExecutor
-from pytest_vllm_regress.runner.sweep import DiskBudget, SweptEnvironment, plan_sweep
+from pytest_vllm_regress.runner.sweep import DiskBudget, SweptEnvironment, plan_sweep, sweep_cache
 from pytest_vllm_regress.util.sizes import GIB, size_of
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
@@ -158,6 +158,17 @@ def test_a_second_sweep_is_refused_while_one_runs(cache: EnvironmentCache, tmp_p
         second.opened().__enter__()
     with second.opened():
         assert os.environ["UV_CACHE_DIR"] == str(tmp_path / "uv")
+
+
+def test_a_full_cache_costs_no_environment_that_is_not_part_of_the_sweep(
+    released: Fake, cache: EnvironmentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.ensure(resolve(NAMES[1]))
+    monkeypatch.setattr("pytest_vllm_regress.environments.cache._DEFAULT_LIMIT", 0)
+    budget = DiskBudget(600 * KB, swept(NAMES[0]), sweep_cache(), tmp_path / "uv", print)
+    with budget.opened():
+        budget.build(NAMES[0])
+        assert [cache.built(resolve(name)) is not None for name in NAMES[:2]] == [True, True]
 
 
 def test_uvs_cache_is_emptied_when_removing_environments_is_not_enough(

@@ -52,6 +52,12 @@ def test_titles_name_the_roles_whatever_the_parents() -> None:
     assert roles(ray) == [("worker", "ray::RayWorkerWrapper.execute_method")]
 
 
+def test_a_rank_that_is_appended_to_the_title_of_a_core_makes_a_worker() -> None:
+    titles = ("EngineCore", "EngineCore_TP0", "EngineCore_PP1_TP0")
+    tree = [FakeProcess(11 + i, FRONT, f"VLLM::{title}") for i, title in enumerate(titles)]
+    assert [role for role, _ in roles(*tree)] == ["core", "worker", "worker"]
+
+
 def test_without_titles_the_place_below_the_front_process_counts() -> None:
     front, core, worker = FakeProcess(FRONT, 1), FakeProcess(11, FRONT), FakeProcess(12, 11)
     assert roles(front, core, worker) == [

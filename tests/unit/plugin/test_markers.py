@@ -35,12 +35,12 @@ def test_a_marker_that_is_added_later_counts() -> None:
     assert engine_marker(node).fixed == {"seed": 1, "tensor_parallel_size": 2}
 
 
-def check(versions: dict[str, str], **required: str) -> None:
+def check(versions: dict[str, str], failing: str = "vllm", **required: str) -> None:
     item: Any = SimpleNamespace(
         nodeid="test", iter_markers=lambda name: [getattr(pytest.mark, name)(**required).mark]
     )
     target: Any = SimpleNamespace(name="it", versions=versions)
-    check_requirements(item, target)
+    check_requirements(item, target, failing)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,18 @@ def test_requirements_that_are_not_met(versions: dict[str, str], has: str) -> No
 def test_a_requirement_says_what_its_absence_means(required: dict[str, str], cause: Cause) -> None:
     with pytest.raises(Unsupported) as caught:
         check({"vllm": "0.8.5"}, **required)
+    assert caught.value.cause is cause
+
+
+@pytest.mark.parametrize(
+    ("versions", "cause"),
+    [({"xgrammar": "0.1.13"}, Cause.RELEASE), ({"vllm": "0.8.5"}, Cause.PACKAGE)],
+)
+def test_an_older_release_of_the_failing_package_lacks_the_feature(
+    versions: dict[str, str], cause: Cause
+) -> None:
+    with pytest.raises(Unsupported) as caught:
+        check(versions, failing="xgrammar", xgrammar=">=0.1.17")
     assert caught.value.cause is cause
 
 

@@ -12,11 +12,14 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.answers.audit import boundaries as audited
 from pytest_vllm_regress.answers.audit.boundaries import (
     Boundary,
+    Only,
     before_feature,
     boundaries,
     observation,
+    remaining,
 )
 from pytest_vllm_regress.answers.audit.verdict_table import FILE, read_file, read_table, record
 from pytest_vllm_regress.cases.model import Case
@@ -25,6 +28,7 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult, write_resul
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import releases as index
 from pytest_vllm_regress.errors import Cause, UsageError
+from pytest_vllm_regress.runner.batch import Batch
 from tests.helpers.cases import CaseFile
 
 VERSIONS = ("0.8.4", "0.8.5", "0.8.5.post1", "0.9.0", "0.9.1")
@@ -212,6 +216,21 @@ def test_a_verdict_names_the_test_that_gave_it(case: Case) -> None:
     assert [(entry.verdict, entry.code) for entry in read_file(place / FILE)["one"]] == [
         (Verdict.FIXED, later.code)
     ]
+
+
+def test_the_files_of_a_case_are_read_once_for_all_releases(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    def fingerprint(folder: Path) -> str:
+        read.append(folder)
+        return "0" * 16
+
+    monkeypatch.setattr(audited, "code_fingerprint", fingerprint)
+    batches = [Batch(f"vllm-{version}", (case,), {}) for version in VERSIONS]
+    assert len(remaining([case], batches, [Only.MISSING])) == len(VERSIONS)
+    assert read == [case.directory]
 
 
 def test_an_audit_says_where_a_failure_was_observed(case: Case) -> None:
