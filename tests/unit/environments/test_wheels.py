@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pytest_vllm_regress.environments import wheels
+from pytest_vllm_regress.environments import uv, wheels
 from pytest_vllm_regress.errors import BuildError
 
 URL = "https://index.example/vllm.whl"
@@ -158,7 +158,7 @@ def indexed(
             **entry,
         }
         packages = [{"name": "vllm", "sdist": announced}]
-        monkeypatch.setattr(wheels.uv, "pylock", lambda *_, **__: (packages, ""))
+        monkeypatch.setattr(uv, "pylock", lambda *_, **__: (packages, ""))
         served(lambda request: httpx.Response(200, content=content))
 
     return put
@@ -171,7 +171,7 @@ def test_a_source_distribution_is_announced_and_downloaded_once(
     said: list[str] = []
     place = wheels.source_distribution("vllm", "1", said.append)
     assert said == ["downloading the source distribution of vllm 1: 2 MiB"]
-    monkeypatch.delattr(wheels.uv, "pylock")
+    monkeypatch.delattr(uv, "pylock")
     assert wheels.source_distribution("vllm", "1", said.append) == place
     assert wheels.read_source_distribution(place, lambda path: path.startswith("tests/")) == {
         "tests/test_a.py": b"a"
