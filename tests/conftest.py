@@ -50,7 +50,8 @@ def pytest_unconfigure() -> None:
     fake_gpus.remove_built()  # not at the exit of the interpreter, which pytest-xdist's workers skip
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
     """Let each worker of pytest-xdist import a part of the tests first. In a fresh clone all of
     them would compile all files at the same time."""
     worker = getattr(session.config, "workerinput", None)
