@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from .station_run import HOST, StationRun
 from .workload import FOLDER, described, stations
 
 Say = Callable[[str], None]
+SIDE_S = 300.0
+"""Time after which no station is begun; all of them take two minutes on two cores."""
 _MAX_SHOWN = 5
 _WORDS = {Grade.BREAKS: "breaks", Grade.RESULT: "changes", Grade.COURSE: "changes"}
 
@@ -57,11 +60,13 @@ class ExerciseComparison:
     """What a patch changes in the answers to the exercise, the clearest difference first.
 
     ``compared``: number of answers. ``unstable``: number of those that differ by themselves.
+    ``left_out``: stations for which there was no time.
     """
 
     found: tuple[Difference, ...]
     compared: int
     unstable: int = 0
+    left_out: tuple[str, ...] = ()
 
     def broken(self) -> tuple[Difference, ...]:
         """Return the errors, hangs, crashes and leftovers where there was an answer."""
@@ -72,6 +77,7 @@ class ExerciseComparison:
         return {
             "compared": self.compared,
             "unstable": self.unstable,
+            "left_out": self.left_out,
             "differences": [
                 {**one.to_json(), "request": described(one.name)} for one in self.found
             ],
@@ -79,14 +85,15 @@ class ExerciseComparison:
 
     def summary(self) -> str:
         """Return one line."""
+        out = f"; out of time: {', '.join(self.left_out)}" if self.left_out else ""
         if not self.found:
-            return f"The exercise: {self.compared} answers, the same on both sides"
+            return f"The exercise: {self.compared} answers, the same on both sides{out}"
         by_station = Counter(one.name.partition("/")[0] for one in self.found)
         places = ", ".join(f"{name} {number}" for name, number in by_station.most_common(4))
         broken = f", {len(self.broken())} of them with a failure" if self.broken() else ""
         return (
             f"The exercise: {len(self.found)} of {self.compared} answers differ{broken} ({places}"
-            f"{' and others' * (len(by_station) > 4)})"
+            f"{' and others' * (len(by_station) > 4)}){out}"
         )
 
     def section(self) -> Section:
@@ -108,11 +115,12 @@ class Exercise:
         self._session, self._environment, self._names = session, environment, names
 
     def run(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield each station with its answers, by act and request."""
+        """Yield each station that begins in time with its answers, by act and request."""
+        end = time.monotonic() + SIDE_S
         for station in stations():
-            if station.name in self._names:
+            if station.name in self._names and time.monotonic() < end:
                 yield station.name, StationRun(self._session, self._environment, station).run()
-        if PARSERS in self._names:
+        if PARSERS in self._names and time.monotonic() < end:
             try:
                 answers = parser_answers(self._session, self._environment)
             except RegressError as error:
@@ -140,11 +148,14 @@ def compare_exercise(
                 kept.add(name, StationAnswers(answers))
         say(f"running the exercise in {comparison.after}")
         with recorded():
-            after = dict(Exercise(session, comparison.after, names).run())
+            after = dict(Exercise(session, comparison.after, list(kept)).run())
         found = _found(kept, after)
         sure = found and _repeated(comparison, session, kept, after, say)
     stable = [one for one in found if one.name in {other.name for other in sure}]
-    return ExerciseComparison(tuple(stable), _count(kept), len(found) - len(stable))
+    left_out = tuple(name for name in names if name not in after)
+    return ExerciseComparison(
+        tuple(stable), _count(kept, after), len(found) - len(stable), left_out
+    )
 
 
 def _repeated(
@@ -156,13 +167,13 @@ def _repeated(
 ) -> list[Difference]:
     """Run the stations that differ again, on the base only if it was run once so far. Return what
     still differs."""
-    names = [name for name in kept if differences(kept[name].answers, after.get(name, {}))]
+    names = [name for name in after if differences(kept[name].answers, after[name])]
     say(f"running {', '.join(names)} of the exercise again: what differs must differ twice")
     again = dict(Exercise(session, comparison.after, names).run())
     if unsure := [name for name in names if kept[name].runs == 1]:
         for name, answers in Exercise(session, comparison.before, unsure).run():
             kept.add(name, kept[name].with_run(answers))
-    return _found(kept, {**after, **again})
+    return _found(kept, {name: again[name] for name in again if kept[name].runs > 1})
 
 
 def all_names() -> list[str]:
@@ -192,10 +203,10 @@ def _found(kept: Store[StationAnswers], after: Mapping[str, Answers]) -> list[Di
     """Return the differences of all stations, the clearest first."""
     return sorted(
         replace(one, name=f"{name}/{one.name}")
-        for name in kept
-        for one in differences(kept[name].answers, after.get(name, {}))
+        for name in after
+        for one in differences(kept[name].answers, after[name])
     )
 
 
-def _count(kept: Store[StationAnswers]) -> int:
-    return sum(len(one.answers) for one in kept.entries.values())
+def _count(kept: Store[StationAnswers], names: Collection[str]) -> int:
+    return sum(len(kept[name].answers) for name in names)

@@ -32,7 +32,9 @@ class Stand:
         self.ran.append((environment, asked))
         runs = self.answers[environment]
         answers = runs.pop(0) if len(runs) > 1 else runs[0]
-        return SimpleNamespace(run=lambda: ((name, answers.get(name, {})) for name in asked))
+        return SimpleNamespace(
+            run=lambda: ((name, answers[name]) for name in asked if name in answers)
+        )
 
 
 @pytest.fixture
@@ -100,3 +102,14 @@ def test_the_summary_counts_and_the_section_shows_the_clearest(stand: Stand) -> 
     assert isinstance(lines, tuple)
     assert [line.split()[0] for line in lines] == ["breaks", "changes"]
     assert [one["name"] for one in result.to_json()["differences"]] == ["one/a/1", "two/a/1"]
+
+
+def test_stations_for_which_there_was_no_time_are_named_and_not_compared(stand: Stand) -> None:
+    first = {"one": OTHER["one"]}
+    stand.answers = {"base": [first, SAME], "patch": [OTHER, first, OTHER]}
+    result = compared()
+    assert (result.found, result.left_out) == ((), ("two",))
+    assert result.summary().endswith("the same on both sides; out of time: two")
+    result = compared()  # which goes on with the base
+    assert (result.compared, result.left_out) == (1, ("two",))
+    assert [one.name for one in compared().found] == ["two/a/1"]
