@@ -8,6 +8,8 @@ from pytest_vllm_regress import AtWork, Probe
 
 
 @pytest.mark.vllm_case("vllm-16880")
+# Before 0.8.5 the check is in another module, which the probe does not ask.
+@pytest.mark.vllm_requires(vllm=">=0.8.5", cause="harness")
 @pytest.mark.parametrize("name", ["minItems", "maxItems"])
 def test_items(vllm_probe: Probe, vllm_at_work: AtWork, name: str) -> None:
     def rejected(schema: dict[str, object]) -> bool:

@@ -59,7 +59,6 @@ def test_json_has_everything_and_a_badge(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "folder" / "suite.json").read_text())
     assert document["runs"][0]["tests"]["a.py::x"]["documented"] == {
         "shown": ["demo-1"],
-        "perhaps": [],
         "missing": [],
     }
     assert document["badge"]["message"] == TWO.badge
