@@ -50,12 +50,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in deselected]
 
 
+@pytest.fixture(scope="session")
+def facts(vllm_env: Target) -> dict[str, str]:
+    """What the report says about the environment."""
+    return {
+        "device": vllm_env.device,
+        "python": vllm_env.installed.python,
+        "versions": json.dumps(vllm_env.versions),
+    }
+
+
 @pytest.fixture(scope="session", autouse=True)
-def described(vllm_env: Target, record_testsuite_property: Callable[[str, object], None]) -> None:
-    """Write the installed versions to the report."""
-    record_testsuite_property("device", vllm_env.device)
-    record_testsuite_property("python", vllm_env.installed.python)
-    record_testsuite_property("versions", json.dumps(vllm_env.versions))
+def described(
+    facts: dict[str, str], record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    for name, value in facts.items():
+        record_testsuite_property(name, value)
+
+
+@pytest.fixture(autouse=True)
+def described_by_worker(request: pytest.FixtureRequest, facts: dict[str, str]) -> None:
+    """Write the facts to each test: pytest-xdist passes on no other properties."""
+    if hasattr(request.config, "workerinput"):
+        request.node.user_properties += facts.items()
 
 
 def _cell(item: pytest.Item) -> list[tuple[str, object]]:

@@ -163,7 +163,8 @@ class KnownFailure(Document, frozen=True):
 def read_report(name: str, report: Path) -> SuiteRun:
     """Read a JUnit report of the suite."""
     root = ET.parse(report).getroot()
-    properties = dict(_properties(root, "testsuite/properties"))
+    # Workers of pytest-xdist write to their tests what others write to the suite.
+    properties = dict(_properties(root, ".//properties"))
     # pytest writes what fails after a failed test as another one, without properties.
     cases = [case for case in root.iter("testcase") if case.find("properties") is not None]
     cells = [_cell(case) for case in cases]

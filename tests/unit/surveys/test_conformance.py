@@ -65,6 +65,16 @@ def test_a_report_is_read_into_cells(ran: record.SuiteRun) -> None:
     assert "assert 1 == 8" in ran.cells[2].reason
 
 
+def test_workers_write_what_they_ran_in_to_their_tests(
+    tmp_path: Path, ran: record.SuiteRun
+) -> None:
+    start, rest = REPORT.split("<properties>", 1)
+    facts, rest = rest.split("</properties>", 1)
+    of_tests = rest.replace("<properties>", f"<properties>{facts}")
+    (tmp_path / "report.xml").write_text(start + of_tests)
+    assert record.read_report("vllm-0.8.4", tmp_path / "report.xml") == ran
+
+
 def test_an_error_after_a_failure_is_no_check_of_its_own(tmp_path: Path) -> None:
     again = (
         '<testcase classname="a" name="c" time="0"><error message="failed on teardown"/></testcase>'
