@@ -58,7 +58,7 @@ class RayError(Exception):
 
 
 class Stream:
-    """The replies of one task as (time, reply), in order; ``dies``: when its node does.
+    """The replies of one task as (time, reply), in order. ``dies``: time at which its node dies.
 
     ``wait_for`` is told when there will be a reply.
     """
@@ -88,7 +88,7 @@ class Stream:
 
 
 class FakeRay:
-    """The functions of Ray that the driver calls. Nodes take tasks in the order in which they come."""
+    """The functions of Ray that the driver calls. Nodes run tasks in the order of submission."""
 
     def __init__(self, nodes: int, deaths: float) -> None:
         self.now = self.spent_s = 0.0
@@ -102,7 +102,7 @@ class FakeRay:
         self._cases = {case.id: case for case in load_all_cases(ROOT / "cases")}
 
     def install(self) -> None:
-        """Make this what ``import ray`` gives."""
+        """Install this object as the module ``ray``."""
         ray: Any = ModuleType("ray")
         for name in ("nodes", "wait", "get", "remote"):
             setattr(ray, name, getattr(self, name))
@@ -196,7 +196,7 @@ class FakeRay:
 
 @dataclass
 class Meter(CaseLines):
-    """Shows nothing, and notes after each cell how much the driver has used."""
+    """Progress without output that records the driver's time and memory after each cell."""
 
     ray: FakeRay
 

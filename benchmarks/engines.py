@@ -135,7 +135,7 @@ class Bench:
         )
 
     def floor(self, spec: EngineSpec, front: Front, goal: float, what: str) -> Measured:
-        """Measure ``LLM()`` in forks of a process that has imported vLLM, against a fresh process."""
+        """Time ``LLM()`` in forks of a process that has imported vLLM, and in fresh processes."""
         with self._fixture(spec, front) as warm:
             assert isinstance(warm, Engine)
             plain = self._plain_llm(warm)

@@ -198,7 +198,7 @@ class Bench:
     def started(
         self, *arguments: str, variables: Mapping[str, str] = MappingProxyType({})
     ) -> Iterator[subprocess.Popen[str]]:
-        """Start a pytest, with more environment variables, that is killed at the end of the block."""
+        """Start pytest with additional environment variables, and kill it at the end of the block."""
         command = self.pytest(*arguments)
         pipe = subprocess.PIPE
         environment = {**os.environ, **variables, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

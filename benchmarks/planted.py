@@ -139,7 +139,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one finder said about one fault.
+    """The result of one finder for one fault.
 
     ``found_by``: ``case``, ``invariant``, ``exercise``, ``upstream`` or ``none``. ``containers``:
     those with which an invariant was broken. ``seconds``: until the first answer, else until the
@@ -165,12 +165,12 @@ class Outcome:
 
     @property
     def found(self) -> bool:
-        """Whether the fault was found, by something that says nothing without it."""
+        """Whether a check that passes without the fault found it."""
         return self.found_by != "none" and self.without in ("", *_AS_EXPECTED)
 
     @property
     def missed(self) -> bool:
-        """Whether what executes a changed function was run, and did not find the fault."""
+        """Whether tests that execute a changed function were run and did not find the fault."""
         return not self.found and self.executing > 0
 
 
@@ -234,7 +234,7 @@ class Copy:
 
     @contextlib.contextmanager
     def planted(self, fault: Fault) -> Iterator[None]:
-        """Keep the fault in the copy during the block."""
+        """Plant the fault in the copy for the duration of the block."""
         content = fault.planted_in(self.content(fault.path))
         try:
             self._replace(fault.path, content)
@@ -324,7 +324,7 @@ def run_cases(
 
 
 def is_finding(result: TestResult) -> bool:
-    """Return whether a result shows the fault: its case is FIXED without it."""
+    """Return whether a result shows the fault, that is, whether its case is FIXED without the fault."""
     return result.verdict in _FOUND or bool(result.held)
 
 
@@ -523,7 +523,7 @@ class UpstreamTests:
         self._files: dict[str, tuple[str, ...]] = {}
 
     def files_of(self, path: str) -> tuple[str, ...]:
-        """Return the files that ``try --upstream`` would run for a change of this module."""
+        """Return the test files that ``try --upstream`` runs for a change to this module."""
         if path not in self._files:
             history = (commit for commit in self._history if path in commit.touched)
             files = files_about(frozenset([path]), self._tree, history)
@@ -569,7 +569,7 @@ class UpstreamTests:
             run_tests(request, writable_root() / "planted" / "tests.log")
 
     def keep(self, faults: Sequence[Fault], found: Path, store: Store[Outcome]) -> None:
-        """Add to the record what the results of ``run`` say about each fault that it has ended."""
+        """Record the outcome of each fault that ``run`` has completed."""
         lines = list(map(json.loads, found.read_text().splitlines())) if found.exists() else []
         for fault in faults:
             of_fault = [line for line in lines if line["fault"] == fault.id]
@@ -581,7 +581,7 @@ class UpstreamTests:
 
 
 def outcome_of_tests(lines: Sequence[Mapping[str, Any]]) -> Outcome:
-    """Return what the results of upstream's tests say about a fault."""
+    """Return the outcome of upstream's tests for a fault."""
     end = lines[-1]
     ended = [line for line in lines if line["outcome"] in ("passed", "failed", "skipped")]
     files = tuple(dict.fromkeys(line["test"].partition("::")[0] for line in ended))
@@ -612,8 +612,8 @@ def measure(
     ask: Callable[[Fault], Outcome | None],
     again: bool = False,
 ) -> None:
-    """Add what ``ask`` says about each fault of which ``finder`` has said nothing yet. ``again``:
-    about the others, too."""
+    """Record the outcome of ``ask`` for each fault that has none of ``finder`` yet. ``again``: for
+    all faults."""
     for fault in faults:
         name = entry_name(fault.id, finder)
         if name not in store or again:
@@ -737,7 +737,7 @@ def main() -> int:
 
 
 def ask(options: argparse.Namespace, store: Store[Outcome]) -> None:
-    """Ask the chosen finder about the chosen faults, or, to confirm, about none."""
+    """Run the chosen finder on the chosen faults; on none with ``--confirm``."""
     clone, copy = Repository.at(options.source), copy_of(ENVIRONMENT, options.finder)
     limit_s = options.limit or LIMITS_S[options.finder]
     faults = chosen(read_faults(), options.faults)
@@ -767,7 +767,7 @@ def ask_upstream(
     clone: Repository,
     options: argparse.Namespace,
 ) -> None:
-    """Add what upstream's tests say about the faults of which they have said nothing yet."""
+    """Record the outcome of upstream's tests for the faults that have none yet."""
     release, place = ENVIRONMENT.removeprefix("vllm-"), writable_root() / "planted"
     found = place / "found.jsonl"
     with scratch() as folder:

@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 
 PLAN = "planted_plan.json"
-"""File in the root of the tests: the faults, and where the results go."""
+"""Name of the file in the root of the tests with the faults and the path for the results."""
 _REACHED = "VLLM_REGRESS_REACHED"
 _SOUND_S = (45.0, 240.0)
 """Seconds for one file without a fault: of the processor, and in all."""
@@ -41,9 +41,9 @@ ENDED, DIED, LATE = "ended", "died", "late"
 """How a forked process ended: LATE after its limit."""
 _POLL_S = 0.05
 _ATTEMPTS = 4
-"""Processes for one file without a fault: a test may end its process."""
+"""Most processes for one file without a fault, since a test may end its process."""
 _freeze, _unfreeze = gc.freeze, gc.unfreeze
-"""As they are before the tests: what is frozen is not listed."""
+"""The originals, before the tests replace them. Frozen objects are not listed."""
 _outcome: dict[str, str] = {}
 """Outcome and reason of the test that is running in this process."""
 
@@ -180,7 +180,7 @@ def _run(item: pytest.Item, items: Sequence[pytest.Item]) -> dict[str, Any]:
 
 
 class Executed:
-    """Which of the functions of the plan of ``reached`` were executed since the last question."""
+    """The functions of the plan of ``reached`` that were executed since the last call."""
 
     def __init__(self) -> None:
         plan = json.loads(Path(os.environ[_REACHED]).read_text())
@@ -196,7 +196,7 @@ class Executed:
         self.taken()
 
     def taken(self) -> list[str]:
-        """Return them, and begin anew."""
+        """Return the functions, and start a new record."""
         content = self._record.read_bytes() if self._record.exists() else b""
         numbers = {int(line) for line in content[self._size :].split()}
         self._size = len(content)
@@ -238,7 +238,7 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _content(code: types.CodeType) -> tuple[Any, ...]:
-    """Return what the code does, without its positions."""
+    """Return the parts of a code object that decide what it does, without its line numbers."""
     constants = (
         _content(const) if isinstance(const, types.CodeType) else (type(const), repr(const))
         for const in code.co_consts
@@ -248,7 +248,7 @@ def _content(code: types.CodeType) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def _file_replaced(path: str, base: str, content: str) -> Iterator[None]:
-    """Give a file, which is a link to ``base``, other content during the block."""
+    """Replace a file, a hard link to ``base``, during the block."""
     os.unlink(path)
     try:
         Path(path).write_text(content, encoding="utf-8")
@@ -259,7 +259,7 @@ def _file_replaced(path: str, base: str, content: str) -> Iterator[None]:
 
 
 def _in_fork(action: Callable[[], None], processor_s: float, wall_s: float) -> str:
-    """Run ``action`` in a forked process with these limits. Return how that ended."""
+    """Run ``action`` in a forked process with these limits, and return how the process ended."""
     child = os.fork()
     if not child:
         status = 1

@@ -52,7 +52,7 @@ def read_excuses() -> Excuses:
 
 @dataclass(frozen=True)
 class Gap:
-    """A release on which a case has no clear verdict. ``inconclusive``: it was run there."""
+    """A release on which a case has no clear verdict. ``inconclusive``: whether it was run there."""
 
     case_id: str
     release: Version

@@ -77,7 +77,7 @@ def observation_lines(results: Iterable[TestResult]) -> Iterator[str]:
 
 
 SLOWEST = 5
-"""Cells whose duration is shown after a run of more."""
+"""Number of cells that are listed as the slowest of a longer run."""
 
 
 def slowest_line(run: RunResult) -> str:

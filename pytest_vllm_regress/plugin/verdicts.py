@@ -144,7 +144,7 @@ def _cases_around(directory: Path) -> tuple[Case, ...]:
 
 
 def _last_answers(subject: Leg) -> str:
-    """Return what the target answered last, for the reason of a verdict; empty if unknown."""
+    """Return the target's last answers, for the reason for a verdict; empty if unknown."""
     replies = [excerpt(_in_words(reply), MAX_REPLY) for reply in subject.last_replies]
     return f"; the last answers: {' | '.join(replies)}" if replies else ""
 

@@ -162,4 +162,4 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 def _line(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=True)
+    return json.dumps(document, ensure_ascii=True, allow_nan=False)  # the reader refuses NaN

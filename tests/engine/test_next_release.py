@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.environments.cache import EnvironmentCache
-from pytest_vllm_regress.environments.names import resolve
+from tests.helpers.environments import vllm_sources
 from tests.helpers.repositories import RepositoryBuilder
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("user_caches")]
@@ -21,12 +20,7 @@ def test_what_the_newest_commit_breaks_is_named(
 ) -> None:
     assert cli.main(["--yes", "env", "build", RELEASE]) == 0
     capfd.readouterr()
-    python = EnvironmentCache().built(resolve(RELEASE))
-    assert python is not None
-    (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
-    files = {
-        str(path.relative_to(site)): path.read_text() for path in (site / "vllm").rglob("*.py")
-    }
+    files = vllm_sources(RELEASE)
     clone = RepositoryBuilder(tmp_path / "clone")
     clone.commit("The release", files)
     newest = clone.commit("A rename", {LLM: files[LLM].replace("def chat(", "def converse(")})

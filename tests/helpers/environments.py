@@ -25,3 +25,11 @@ def require_environment(name: str) -> None:
         cache.ensure(recipe)
     elif cache.built(recipe) is None:
         pytest.skip(f"{name} is not built here: `vllm-regress env build {name}`")
+
+
+def vllm_sources(name: str) -> dict[str, str]:
+    """Return the Python sources of vLLM in an environment, which must be built, by path."""
+    python = EnvironmentCache().built(resolve(name))
+    assert python is not None
+    (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
+    return {str(path.relative_to(site)): path.read_text() for path in (site / "vllm").rglob("*.py")}

@@ -225,7 +225,7 @@ class Lookup:
         )
 
     def _twin(self, owner: Symbol) -> Symbol | None:
-        """Return what may be in place of an instance of a class of the V0 engine."""
+        """Return the classes that an object of a class of the V0 engine may have instead."""
         try:
             return replace(self.find(_TWINS[owner.path]), instance=True)
         except (KeyError, Missing, Unknown):

@@ -24,7 +24,7 @@ Names = dict[str, Paths]
 """What local names mean."""
 MAX_PATH = 300
 MAX_CALLS = 4
-"""Depth to which functions of the project are followed that tell something about the release."""
+"""Most calls that are followed from a test of the release through the project's functions."""
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
 DISTRIBUTION = "@distribution"
@@ -67,7 +67,7 @@ class KeptTest:
 
 
 def key_of(node: ast.AST | None) -> str:
-    """Return under which name the code keeps a value: "x", "module.x", ".x" for an attribute of its
+    """Return the name under which the code stores a value: "x", "module.x", ".x" for an attribute of its
     instance, "f()" for what a function returns; empty for others."""
     match node:
         case ast.Name("self" | "cls"):
@@ -104,9 +104,9 @@ class VersionTests:
         self._v0 = v0
         self._depth = 0
         self.kept: dict[str, KeptTest] = {}
-        """The tests that the code keeps, by ``key_of``."""
+        """Tests of the release that are stored under a name, by ``key_of``."""
         self.constants: dict[str, bool] = {}
-        """Names with a constant, which may change for some releases."""
+        """Constants by name, which may differ for some releases."""
 
     def keep(self, name: str, value: ast.expr | None, names: Names) -> None:
         """Note the test that the code keeps in a name, if ``value`` is one."""
@@ -432,7 +432,7 @@ _TELLS = re.compile(
 
 
 class _Filled(ast.NodeTransformer):
-    """Puts the arguments of a call in place of parameters."""
+    """Replaces parameters with the arguments of a call."""
 
     def __init__(self, given: Mapping[str, ast.expr]) -> None:
         self._given = given

@@ -46,7 +46,7 @@ ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
 _FOR_PEOPLE = ("help", "description", "epilog", "usage", "title")
-"""Keywords whose texts are for people."""
+"""Keyword arguments that hold messages for users."""
 _WRITES = re.compile(
     r"print|warn|warning|warning_once|info|debug|error|exception|critical|log|write"
 )
@@ -143,7 +143,7 @@ def makes_module(node: ast.AST) -> bool:
 
 
 def only_passes(node: ast.Try | ast.TryStar) -> bool:
-    """Return whether no handler does anything but write a message."""
+    """Return whether all handlers only write a message."""
     handled = (statement for handler in node.handlers for statement in handler.body)
     return all(
         isinstance(statement, ast.Pass)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -119,13 +120,23 @@ class Exercise:
         end = time.monotonic() + SIDE_S
         for station in stations():
             if station.name in self._names and time.monotonic() < end:
-                yield station.name, StationRun(self._session, self._environment, station).run()
+                answers = StationRun(self._session, self._environment, station).run()
+                yield station.name, _finite(answers)
         if PARSERS in self._names and time.monotonic() < end:
             try:
                 answers = parser_answers(self._session, self._environment)
             except RegressError as error:
                 answers = {"start": {ERROR: [type(error).__name__, str(error)[:200]]}}
-            yield PARSERS, answers
+            yield PARSERS, _finite(answers)
+
+
+def _finite(value: Any) -> Any:
+    """Return plain values with texts for NaN and infinite numbers, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(member) for member in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare_exercise(

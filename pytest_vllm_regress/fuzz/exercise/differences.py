@@ -11,7 +11,7 @@ from typing import Any
 Answers = Mapping[str, Any]
 """Answers, states and counters by name: station, act and request."""
 ERROR, LEFTOVERS, FAILED = "error", "leftovers", "failed"
-"""Members of an answer that say that something failed; ``failed``: a stream had an error."""
+"""Members of an answer that report a failure; ``failed``: a stream had an error."""
 _ORDER = (
     ERROR,
     "status",
@@ -31,7 +31,7 @@ _ORDER = (
     "logprobs",
     "sum",
 )
-"""What a difference is shown by, first."""
+"""Members that are shown first if they differ."""
 _LAST = ("steps", "states", "metrics", "order", "cached")
 _MAX_SHOWN = 90
 _AROUND = 20
@@ -59,7 +59,7 @@ class Difference:
 
     @property
     def group(self) -> tuple[Grade, str, str]:
-        """What differences with one cause often have in common: the station, and the member."""
+        """Station and member, which differences of one cause often share."""
         member = "".join(letter for letter in self.where if not letter.isdigit())
         return self.grade, self.name.partition("/")[0], member
 
@@ -81,7 +81,7 @@ def differences(before: Answers, after: Answers) -> list[Difference]:
 
 
 def _missing(name: str, after: Answers) -> Any:
-    """Return the error because of which there is no answer."""
+    """Return the error that explains a missing answer."""
     act = name.partition("/")[0]
     for place in (f"{act}/start", f"{act}/end", "start", *after):
         if place in after and place.endswith(("start", "end")) and _is_fault(after[place]):
@@ -149,7 +149,7 @@ def _rank(key: str) -> tuple[int, str]:
 
 
 def _shown(before: Any, after: Any) -> tuple[str, str]:
-    """Return both values, long texts from a little before the place at which they differ."""
+    """Return both values; long texts begin shortly before the first difference."""
     texts = [
         one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
         for one in (before, after)

@@ -23,8 +23,10 @@ _CONCATENATED = frozenset(
 )
 """Texts that a stream sends in pieces."""
 OF_TIME = re.compile(r"second|time|_created|_info|throughput|flops|bytes_|iteration|parser_inv")
-"""Metrics that depend on the clock, or on what runs together, or describe the machine."""
+"""Metrics that depend on time, on the machine, or on which requests run together."""
 _OF_TIME = frozenset(("created", "created_at", "completed_at", "sequence_number", "obfuscation"))
+_OF_RUN = _OF_TIME | {"system_fingerprint"}
+"""vLLM's fingerprint of the system has its version in it, which each commit changes."""
 _OF_PIECES = _OF_TIME | {"reasoning_tokens"}
 """vLLM 0.33 counts the tokens of reasoning by piece: the marker counts if it comes with a text."""
 _ID = re.compile(
@@ -41,7 +43,7 @@ def normalised(value: Any, hidden: Mapping[str, str] = {}) -> Any:
         return {
             key: normalised(member, hidden)
             for key, member in value.items()
-            if key not in _OF_TIME and member is not None
+            if key not in _OF_RUN and member is not None
         }
     if isinstance(value, list):
         return [normalised(member, hidden) for member in value]

@@ -40,7 +40,7 @@ def parser_answers(session: Session, environment: str) -> dict[str, Any]:
 
 
 def _questions(part: ReadFormat, listed: Sequence[Meaning]) -> Iterator[ParserQuestion]:
-    """Yield the questions of meanings, and those of texts that end early, go on, or come twice."""
+    """Yield the inputs: whole texts, and texts that are cut, continued or repeated."""
     seen = set()
     for number, meaning in enumerate(listed):
         question = ParserQuestion.of(part.form.fitted(meaning), part.form, _KINDS)

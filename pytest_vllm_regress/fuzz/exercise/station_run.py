@@ -34,7 +34,7 @@ from .workload import Act, Exchange, Item, Station, options_of, prompt_of
 
 HOST = "vllm_regress_target.hosts.exercise"
 ACT_S = 90.0
-"""Time for an act, which takes a second or two."""
+"""Deadline for an act in seconds; most take one or two."""
 USER = "exercise"
 _MAX_RESTARTS = 3
 EXCHANGE_S = 30.0
@@ -46,7 +46,7 @@ _DRAWING = ("/completions", "/responses", "/messages")
 KILL_CORE, TERMINATE = _SIGNALS = ("kill core", "terminate")
 """Calls that are signals."""
 _NOTICED_S = 1.0
-"""Time in which the front process learns that its core is dead."""
+"""Seconds until the front process has noticed that its core is dead."""
 _PROCESS_ALONE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """The core runs in the engine's own process, so that its steps can be counted."""
 
@@ -132,6 +132,7 @@ class StationRun:
             server.root_url.rpartition("/")[2]: "HOST",
             server.model: "MODEL",
             server.api_key: "KEY",
+            self.session.target(self.environment).versions["vllm"]: "VERSION",
         }
         before = _counters(server)
         for number, reply in enumerate(asyncio.run(_exchanged(server, act)), 1):
@@ -186,7 +187,7 @@ def _described(error: RegressError) -> list[str]:
 
 
 def _counters(server: Server) -> dict[str, float]:
-    """Return the server's counters when they do not change any more."""
+    """Return the server's counters once they have settled."""
     counted: dict[str, float] = {}
     end = time.monotonic() + _SETTLING_S
     while time.monotonic() < end:

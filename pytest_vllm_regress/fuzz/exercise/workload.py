@@ -75,7 +75,7 @@ class Exchange(Document, frozen=True):
 
 
 class Act(Document, frozen=True):
-    """What is asked together, and before anything else is.
+    """Requests that are sent together, before those of the next act.
 
     Attributes:
         drawn: seed and number of drawn questions, whose requests come last.
@@ -125,7 +125,7 @@ def _with_bytes(text: str) -> str:
 
 
 class Station(Document, frozen=True):
-    """An engine, or a server, and what it is asked.
+    """An engine or a server, and the acts that it is asked.
 
     Attributes:
         front: ``stepped`` is an offline engine whose core runs in its own process, step by step.

@@ -37,8 +37,8 @@ _FILES = (".py", ".json", ".jsonl", ".txt", ".so", ".jinja")
 
 @dataclass(frozen=True)
 class TestTree:
-    """The tests of ``revision``, the id of a commit or ``v0.33.0``, in the folder ``root``, which
-    has ``tests``, ``examples`` and pytest's settings, but no package vllm."""
+    """Upstream's tests at ``revision``, a commit id or a tag such as ``v0.33.0``. The folder ``root``
+    has ``tests``, ``examples`` and pytest's settings, but not the package vllm."""
 
     __test__ = False
 

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.environments.cache import EnvironmentCache
-from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.environments.sources import set_clones
 from pytest_vllm_regress.fuzz.exercise import comparison
 from pytest_vllm_regress.fuzz.exercise.comparison import compare_exercise
 from pytest_vllm_regress.history.patch import plan_comparison
-from tests.helpers.environments import require_environment
+from tests.helpers.environments import require_environment, vllm_sources
 from tests.helpers.repositories import RepositoryBuilder
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.usefixtures("user_caches")]
@@ -26,12 +24,7 @@ def test_a_comment_changes_nothing_and_a_fault_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_environment(RELEASE)
-    python = EnvironmentCache().built(resolve(RELEASE))
-    assert python is not None
-    (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
-    files = {
-        str(path.relative_to(site)): path.read_text() for path in (site / "vllm").rglob("*.py")
-    }
+    files = vllm_sources(RELEASE)
     tree = RepositoryBuilder(tmp_path / "tree")
     tree.commit("The release", files)
     monkeypatch.setattr(comparison, "all_names", lambda: ["plain", "streams", "ending server"])

@@ -1,4 +1,4 @@
-"""What was asked of the package index and is kept."""
+"""Cached answers of the package index."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 IDLE_STEPS, PAUSE_S = 60, 0.01
 """Steps without an output after which requests count as stuck: a long prompt takes fewer."""
 _OF_TIME = re.compile(r"second|time|_created|_info|throughput|flops|bytes_")
-"""Metrics that depend on the clock, or describe the machine."""
+"""Metrics that depend on time or on the machine."""
 GRAMMAR_S = 5.0
 _CLOCK = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 _OF_REQUESTS = "request_(success|prompt|generation|params|max)|:(prompt|generation)_tokens$"
@@ -31,11 +31,11 @@ _STATE = {
     "free blocks": ("kv_cache_manager", "block_pool", "get_num_free_blocks"),
     "free encoder cache": ("encoder_cache_manager", "num_freeable_slots"),
 }
-"""Numbers that a scheduler is asked for after each step: the path to each of them."""
+"""Scheduler state recorded after each step: attribute path by name."""
 
 
 def stepped(engine: Any, requests: list[Json]) -> Json:
-    """Give requests to an offline engine whose core runs in this process, each before the step that
+    """Submit requests to an offline engine whose core runs in this process, each before the step that
     it names, and step until all have ended. Return the answers by id, the state after each step, and
     how the metrics changed."""
     inner, answers = engine.llm_engine, {}  # type: Any, dict[str, Json]
@@ -104,7 +104,7 @@ def _add(engine: Any, request: Json, answers: dict[str, Json]) -> None:
 
 
 async def streamed(engine: Any, requests: list[Json]) -> Json:
-    """Give requests to an asynchronous engine at the same time, and end those early that say so.
+    """Submit requests to an asynchronous engine at once, and end early those that ask for it.
     Return the answers by id, and how the metrics changed."""
     before = _metrics()
     answers = await asyncio.gather(*(_stream(engine, request) for request in requests))
@@ -224,7 +224,7 @@ def _arguments(engine: Any, request: Json) -> Any:
 
 
 def _joined(answer: Json) -> Json:
-    """Return an answer without how it was cut: what a client makes of its parts."""
+    """Join the parts of an answer as a client does."""
     parts = answer.pop("parts", [])
     kind = answer.pop("kind", "")
     early = answer.pop("ended early", False)
@@ -279,7 +279,7 @@ def _choice(choice: Any, old: Optional[Json]) -> Json:
 
 def _ranked(step: Any) -> Any:
     """Return the tokens of one position with rank, log-probability and text. Masked tokens are left
-    out: which of them are listed, is left to chance."""
+    out: which of them are listed is arbitrary."""
     if step is None:
         return None
     return [

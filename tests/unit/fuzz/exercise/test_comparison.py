@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.fuzz.exercise import comparison
 from pytest_vllm_regress.fuzz.exercise.comparison import ExerciseComparison, compare_exercise
+from pytest_vllm_regress.fuzz.exercise.workload import stations
 from pytest_vllm_regress.history.patch import PatchComparison
 
 SIDES = cast(
@@ -22,7 +24,7 @@ SIDES = cast(
 
 @dataclasses.dataclass
 class Stand:
-    """Answers by environment, each run the next ones; and which stations were run where."""
+    """Answers by environment, one set for each run, and the stations that were run."""
 
     answers: dict[str, list[dict[str, Any]]]
     ran: list[tuple[str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
@@ -113,3 +115,13 @@ def test_stations_for_which_there_was_no_time_are_named_and_not_compared(stand: 
     result = compared()  # which goes on with the base
     assert (result.compared, result.left_out) == (1, ("two",))
     assert [one.name for one in compared().found] == ["two/a/1"]
+
+
+def test_numbers_that_json_does_not_have_are_equal_and_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = {"a/1": {"sum": [float("nan"), -float("inf")]}}
+    monkeypatch.setattr(comparison, "StationRun", lambda *_: SimpleNamespace(run=lambda: answer))
+    station = stations()[0]
+    (kept,) = comparison.Exercise(cast(Session, None), "vllm-1.0", [station.name]).run()
+    assert kept == (station.name, {"a/1": {"sum": ["nan", "-inf"]}})

@@ -32,6 +32,11 @@ def test_identifiers_times_and_addresses_are_replaced() -> None:
     }
 
 
+def test_the_version_of_the_server_is_no_answer() -> None:
+    answer = {"system_fingerprint": "vllm-1.0.dev7+gabc", "body": {"version": "1.0.dev7+gabc"}}
+    assert normalised(answer, {"1.0.dev7+gabc": "VERSION"}) == {"body": {"version": "VERSION"}}
+
+
 def test_the_sum_of_a_stream_does_not_depend_on_its_pieces() -> None:
     first, last = chunk({"role": "assistant"}), chunk({}, "stop")
     fine = [first, *(chunk({"content": letter}) for letter in "abc"), last, ("", "[DONE]")]
