@@ -13,7 +13,6 @@ from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
 from .programs import of_python
 from .shell import (
-    expanded,
     is_image,
     is_own_image,
     is_telling,
@@ -21,8 +20,8 @@ from .shell import (
     of_image,
     of_script,
     servers,
-    split,
 )
+from .shell_words import expanded, split
 from .unread import names
 
 MAX_BLOCK = 400
@@ -748,7 +747,8 @@ def _engine_key(node: Mapping[Any, Any]) -> Any:
     """Return the key, such as ``vllm_config`` or ``engine_kwargs``, below which options have their
     own names; None if there is none."""
     for key, value in node.items():
-        if not isinstance(value, dict) or not _ENGINE_ARGUMENTS.fullmatch(str(key)):
+        of_chart = key == "config" and isinstance(node.get("image"), dict)
+        if not isinstance(value, dict) or not _ENGINE_ARGUMENTS.fullmatch(str(key)) or of_chart:
             continue
         telling, is_whole = _telling(value), key == "vllm"  # which may be anything of vLLM's
         if is_whole and telling > 1 and not isinstance(value.get("image"), dict):

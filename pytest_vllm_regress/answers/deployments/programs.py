@@ -12,7 +12,8 @@ from typing import Any, TypeGuard
 
 from ...util.documents import parse_json
 from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
-from .shell import is_image, names_model, of_image, of_script, servers, split
+from .shell import is_image, names_model, of_image, of_script, servers
+from .shell_words import split
 
 _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
 _IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")

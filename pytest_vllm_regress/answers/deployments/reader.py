@@ -31,20 +31,15 @@ from .hcl import parse_hcl
 from .manifests import of_document, of_yaml
 from .programs import of_notebook, of_python
 from .shell import (
-    MAX_BLOCKS,
-    MAX_COMMAND,
-    commands,
-    expanded,
     is_image,
     is_own_image,
     names_model,
     of_image,
     of_script,
     servers,
-    split,
     starts_elsewhere,
-    without_blocks,
 )
+from .shell_words import MAX_BLOCKS, MAX_COMMAND, commands, expanded, split, without_blocks
 from .translations import to_shell
 
 __all__ = [

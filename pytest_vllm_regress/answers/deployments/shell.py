@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
+from .branches import (
+    Branches,
+    Truth,
+    Value,
+    both_hold,
+    common,
+    either,
+    either_holds,
+    groups_of,
+    inverted,
+    is_in,
+    truth_of,
+)
 from .findings import UNSET, ServerCommand, Word, literal
+from .shell_words import (
+    ALL_ARGUMENTS,
+    END,
+    MAX_COMMAND,
+    Known,
+    expanded,
+    signed_commands,
+    split,
+    with_arrays,
+    without_blocks,
+    without_functions,
+)
 
-MAX_COMMAND = 64 * 1024
-"""Characters to which a word may grow when variables are replaced: each may hold two others."""
 MAX_WORDS = 5_000
 """Words of a command, after its arrays and variables are replaced."""
 MAX_NESTED = 5
@@ -20,7 +43,7 @@ MAX_NESTED = 5
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
 _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
-_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:\$\{?vllm_?image\b)")
+_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:(?:\$\{?|\{\{ ?)vllm_?image\b)")
 _OTHER_IMAGE = re.compile(
     r"tritonserver|(?:bench\w*|client|gradio|rag|ui)-(?:[\w-]*-)?vllm|vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
@@ -39,8 +62,13 @@ _TELLING = re.compile(
     re.DOTALL,
 )
 """Options that hardly any other server has."""
+_SERVES = re.compile(r"serve|start|launch|entrypoint")
+_OF_SERVER = re.compile(
+    rf"{_TELLING.pattern}|--(?:served-model-name|tensor-parallel-size)(?:=.*)?", re.DOTALL
+)
 _PROGRAM_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
 _ENGINES = ("docker", "podman", "nerdctl")
+_RUNS_CONTAINER = re.compile(r"(?:create|run|(?:container|service) create|\S+ run)(?= |\Z)")
 _ENGINE_VARIABLE = re.compile(r"(?i)\$\{?\w*(?:docker|podman|runtime|engine)\w*\}?")
 _IMAGE_RUNNERS = ("apptainer", "singularity")
 _IMAGE_FILE = re.compile(r"(?:docker://)?(.*vllm[\w.:/-]*?)(?:_(v?\d[\w.]*?))?(?:\.sif)?")
@@ -50,12 +78,7 @@ _FLAGS = re.compile(
 )
 """Options of ``docker run`` that take no value."""
 
-# Words of a shell
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
-_REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-[^{}]*)?\}|\((\w+)\))")
-_ARRAY = re.compile(
-    r"\$\{(\w+)\[[@*]\](?:[:+-][^{}]*)?\}|\$\{\w+\[[@*]\]\+\"?\$\{(\w+)\[[@*]\]\}\"?\}"
-)
 _SPEAKS = re.compile(
     r"pkill|pgrep|grep|printf|(?:\w+_)?(?:echo|log|info|warn|warning|error|debug|print|die|fail|usage|msg|say|ok|success|header)(?:_\w+)?"
 )
@@ -63,117 +86,15 @@ _SPEAKS = re.compile(
 _RUNNERS = ("exec", "eval", "nohup", "setsid", "time")
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
+_POSITIONS = ("@", *map(str, range(1, 10)))
 _KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time")
-_PART = re.compile(
-    r"""(?P<blank>(?:[ \t\r`]|\\[ \t\r]*\n|\\[ \t])+)"""  # `\ ` is what YAML makes of `\` in a folded scalar
-    r"""|(?P<redirection>(?<!\S)(?:\d?>>?|<<?<?-?|&>)(?:&\d|&?[ \t]*[^\s;|&]+))"""
-    r"""|(?P<end>\n|&&|\|\|?|;;?|&|[()])"""
-    r"""|(?P<comment>(?<!\S)\#[^\n]*)"""
-    r"""|(?P<plain>(?:\{\{[^{}]*\}\}|\$\((?:[^()\n]|\([^()\n]*\))*\)|\$\{[^{}\n]*(?:\{[^{}\n]*\}[^{}\n]*)?\}|[^\s\\'"|&;()`{$]+|[{$]|(?<=[a-z])'(?=[a-z]))+)"""
-    r"""|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\$]|\\.|\$\((?:[^()]|\([^()]*\))*\)|\$)*)"|\\(?P<escaped>.)|(?P<other>.)""",
-    re.DOTALL,
-)
-_BLOCK = re.compile(
-    r"\{%-?\s*(?:if|for)\b(?:(?!\{%-?\s*(?:if|for|endif|endfor)\b).)*?\{%-?\s*(?:endif|endfor)\s*-?%\}(?:(?<=%\})[ \t]*\n)?",
-    re.DOTALL,
-)
-"""What a template adds on a condition, without another block in it."""
-MAX_BLOCKS = 200
 MAX_BRANCHES = 50
 """Depth of ``if`` and loops in each other."""
 MAX_IFS = 500
-"""Of which the branches are read apart: each copies the variables."""
-MAX_COMPARED = 8_000
-"""Characters of a text of which it is told what two branches have in common."""
+"""Branches that are read apart: each copies the variables."""
+MAX_CALLS = 200
+"""Calls of functions that are followed."""
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
-_ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
-_MORE = "$MORE_ARGS"
-"""What a condition may add."""
-_ALL_ARGUMENTS = ("$@", "$*", "${@}")
-_END = ";"
-
-Known = dict[str, "Word | list[Word] | None"]
-"""Values of variables; a list for an array, None for a variable with several values."""
-
-
-def split(text: str, line: int = 1, *, newlines_end: bool = True) -> list[Word]:
-    """Return the words of a text as a shell splits it, without redirections and comments.
-
-    The ends of commands are words, too. Quotes that do not match are left out. ``newlines_end``:
-    whether a line's end is one of them.
-    """
-    words: list[Word] = []
-    parts: list[str] = []
-    start, quoted = line, False
-    for match in chain(_PART.finditer(text), [None]):
-        kind = match.lastgroup if match else "end"
-        if kind not in ("blank", "redirection", "end", "comment"):
-            assert match is not None and kind is not None
-            start = start if parts else line
-            quoted = quoted or kind in ("single", "double")
-            part = match[kind]
-            parts.append(_ESCAPED.sub(r"\1", part) if kind == "double" else part)
-        elif parts:
-            if quoted or any(part not in "'\"" for part in parts):
-                words.append(Word("".join(parts), start, quoted))
-            parts, quoted = [], False
-        if match:
-            line += match[0].count("\n")
-            if kind == "end" and (newlines_end or match[0] != "\n"):
-                words.append(Word(_END, line, sign=match[0]))
-    return words
-
-
-def commands(words: Iterable[Word]) -> Iterator[list[Word]]:
-    """Yield the words of each command."""
-    yield from (command for _, command in _commands(words))
-
-
-def _commands(words: Iterable[Word]) -> Iterator[tuple[str, list[Word]]]:
-    """Yield the words of each command, and the sign before it."""
-    command: list[Word] = []
-    before = "\n"
-    for word in words:
-        if not word.sign:
-            command.append(word)
-        elif command:
-            yield before, command
-            command, before = [], word.sign
-        elif before not in ("&&", "||"):  # a line may end after these
-            before = word.sign
-    if command:
-        yield before, command
-
-
-def _arrays(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word] | None]]:
-    """Yield the words, and for each that assigns an array its items."""
-    at = 0
-    while at < len(words):
-        word = words[at]
-        opens = words[at + 1].sign == "(" if at + 1 < len(words) else False
-        if opens and not word.quoted and re.fullmatch(r"\w+\+?=", word):
-            inner = (words[number] for number in range(at + 2, len(words)))
-            items = list(takewhile(lambda item: item.sign != ")", inner))
-            yield word, [item for item in items if not item.sign]
-            at += len(items) + 3
-        else:
-            yield word, None
-            at += 1
-
-
-def without_blocks(text: str) -> str:
-    """Return a text with a variable for each block of a template: what is in it may be left out."""
-    for _ in range(MAX_BLOCKS if "{%" in text else 0):
-        text, count = _BLOCK.subn(_for_block, text)
-        if not count:
-            break
-    return text
-
-
-def _for_block(match: re.Match[str]) -> str:
-    # A command that went on before the block does so after it.
-    goes_on = match.string[: match.start()].rstrip().endswith("\\")
-    return " $TEMPLATE_ARGS " + ("\\\n" if goes_on else "\n") * match[0].count("\n")
 
 
 def of_script(
@@ -187,34 +108,13 @@ def of_script(
     ``variables``: of its environment.
     """
     script = _Script(variables or {}, depth)
-    tokens: list[Word] = []
-    for word, items in _arrays(split(without_blocks(text), line)):
-        if items is None:
-            tokens.append(word)
-        else:
-            yield from script.run(tokens)
-            tokens = []
-            script.assign_array(word, items)
-    yield from script.run(tokens)
-    yield from script.end()
+    yield from script.read(split(without_blocks(text), line))
     if not script.found and not depth:
-        yield from script.kept[-1:]
-
-
-@dataclass
-class _Branches:
-    """An ``if``, whose branches are read one after the other. ``before``: the variables before it.
-    ``ends``: those after each branch. ``is_taken``: the branch that is read now is known to run."""
-
-    before: Known
-    ends: list[tuple[Known, bool]] = field(default_factory=list)
-    servers: list[list[ServerCommand]] = field(default_factory=lambda: [[]])
-    is_taken: bool = False
-    has_else: bool = False
+        yield from script.kept()
 
 
 class _Script:
-    """The state of a script: its variables, and whether a command may be left out."""
+    """The state of a script: its variables and functions, and the conditions around a command."""
 
     def __init__(self, variables: Mapping[str, str], depth: int) -> None:
         self.known: Known = {
@@ -222,182 +122,273 @@ class _Script:
         }
         self.exported = dict(variables)
         self._depth = depth
-        self.kept: list[ServerCommand] = []
+        self._kept: dict[str, list[ServerCommand]] = {}
         self.found = 0
-        self._branches: list[_Branches | None] = []
-        self._ifs = 0
+        self._functions: dict[str, list[Word]] = {}
+        self._called: dict[str, int] = {}
+        self._running: list[str] = []
+        self._of_functions: set[tuple[object, ...]] = set()
+        self._branches: list[Branches | None] = []
+        self._count = 0
         self._sign = "\n"
+        self._status: Truth = True
+        self._in_brackets = False
 
-    def run(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
-        for sign, command in _commands(words):
-            self._sign = sign
-            yield from self._command(command)
+    def read(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
+        """Yield the servers of a whole script. A function is read where it is called, or at the end
+        if nothing shows a call."""
+        words, self._functions = without_functions(words)
+        yield from self._run_all(words)
+        for name in self._functions:
+            if name not in self._called:
+                yield from self._call(name, None)
+        while self._branches:
+            yield from self._close()
+
+    def _run_all(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
+        tokens: list[Word] = []
+        for word, items in with_arrays(words):
+            if items is None:
+                tokens.append(word)
+            else:
+                yield from self._run(tokens)
+                tokens = []
+                self._assign_array(word, items)
+        yield from self._run(tokens)
+
+    def _run(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
+        for before, command, after in signed_commands(words):
+            self._sign = before
+            yield from self._command(command, after)
         signs = list(takewhile(bool, (word.sign for word in reversed(words))))
         if words:  # a line may end after "&&"
             self._sign = next((sign for sign in signs if sign != "\n"), "\n" if signs else "")
 
-    def end(self) -> Iterator[ServerCommand]:
-        """Yield the servers of what is not closed at the end."""
-        while self._branches:
-            yield from self._close()
-
-    def _command(self, command: list[Word]) -> Iterator[ServerCommand]:
+    def _command(self, command: list[Word], after: str) -> Iterator[ServerCommand]:
+        if (case := self._case()) is not None and command[0] != "esac":
+            if self._sign == ";;" and case.patterns is None:
+                self._next_branch()
+                case.patterns = []
+            if case.patterns is not None:
+                self._read_pattern(case, command, after)
+                return
         while command and command[0] in (*_KEYWORDS, *_OPENS, *_CLOSES) and not command[0].quoted:
             keyword, command = command[0], command[1:]
-            if keyword in _OPENS and len(self._branches) < MAX_BRANCHES:
-                self._ifs += keyword == "if"
-                is_read = keyword == "if" and self._ifs <= MAX_IFS
-                self._branches.append(self._if(command) if is_read else None)
+            if keyword in _OPENS:
+                self._open(keyword, command)
             elif keyword in _CLOSES and self._branches:
                 yield from self._close()
             elif keyword in ("else", "elif"):
-                self._next_branch(command, keyword)
+                self._next_branch(is_else=keyword == "else")
+            elif keyword in ("then", "do") and self._branches and (last := self._branches[-1]):
+                is_told = keyword == "then" or self._status  # a loop may go on
+                last.truth = self._status if is_told and not last.truth else last.truth
             if keyword in ("for", "case", "select"):
-                command = []
+                if keyword == "case" and (case := self._case()) and len(command) > 2:
+                    self._read_pattern(case, command[2:], after)
+                return
+        if not command:
+            return
         words = [word for part in command for word in expanded(part, self.known)][:MAX_WORDS]
-        for server in servers(words, self.exported, self._depth):
-            self.found += 1
-            if self._branches and (last := self._branches[-1]) is not None:
-                last.servers[-1].append(server)
-            else:
-                yield server
-        declares = words[0] if words and words[0] in _DECLARES else ""
-        assigned = words[bool(declares) :]
-        if all(map(_ASSIGNMENT.fullmatch, assigned)):
-            for word in assigned:
-                name, _, value = word.partition("=")
-                self._assign(name, Word(value, word.line, word.quoted))
-                if declares == "export":
-                    self.exported[name] = literal(value)
+        condition = self._condition
+        is_test = self._note_status(command, words)
+        started = [] if is_test else list(servers(words, self.exported, self._depth))
+        for server in started:
+            yield from self._started(server)
+        if not started and words and words[0] in self._functions:
+            if not condition:
+                self._branches.append(Branches(dict(self.known), truth=condition))
+            yield from self._call(words[0], words[1:])
+            if not condition:
+                yield from self._close()
+        self._assign_all(words, condition)
 
-    def _if(self, test: Sequence[Word]) -> _Branches:
-        return _Branches(dict(self.known), is_taken=_holds(test, self.known))
+    def _started(self, server: ServerCommand) -> Iterator[ServerCommand]:
+        if self._running:  # a function may be called for the same server again
+            key = (server.words, server.line, server.image)
+            if key in self._of_functions:
+                return
+            self._of_functions.add(key)
+        self.found += 1
+        yield from self._outside([server])
 
-    def _next_branch(self, test: Sequence[Word], keyword: str) -> None:
+    def _outside(self, started: Sequence[ServerCommand]) -> Iterator[ServerCommand]:
+        """Yield servers, unless there may be others instead in another branch."""
+        last = self._branches[-1] if self._branches else None
+        if last is not None and not last.is_loop:
+            last.servers[-1] += started
+        else:
+            yield from started
+
+    # Functions
+
+    def _call(self, name: str, arguments: Sequence[Word] | None) -> Iterator[ServerCommand]:
+        """Yield the servers of a function. ``arguments``: None if they are not known."""
+        self._called[name] = self._called.get(name, 0) + 1
+        is_limited = sum(self._called.values()) > MAX_CALLS or len(self._running) > MAX_NESTED
+        if name in self._running or is_limited:
+            return
+        outer = {key: self.known.pop(key) for key in _POSITIONS if key in self.known}
+        self._set_arguments(arguments)
+        self._running.append(name)
+        sign, status = self._sign, self._status
+        yield from self._run_all(self._functions[name])
+        self._sign, self._status = sign, status
+        self._running.pop()
+        for key in _POSITIONS:
+            self.known.pop(key, None)
+        self.known |= outer
+
+    def _set_arguments(self, arguments: Sequence[Word] | None) -> None:
+        for key in _POSITIONS:
+            self.known.pop(key, None)
+        if arguments is not None:
+            self.known["@"] = list(arguments)
+            self.known |= zip(_POSITIONS[1:], arguments, strict=False)
+
+    # Conditions
+
+    def _case(self) -> Branches | None:
+        """Return the ``case`` whose patterns or branches are read now."""
+        last = self._branches[-1] if self._branches else None
+        return last if last is not None and last.subject is not None else None
+
+    def _read_pattern(self, case: Branches, words: Sequence[Word], after: str) -> None:
+        if case.patterns is None or case.subject is None:
+            return
+        case.patterns += words
+        if after == ")":
+            case.truth = is_in(case.subject, case.patterns, self.known)
+            case.has_else = case.has_else or "*" in case.patterns
+            case.patterns = None
+
+    def _open(self, keyword: str, command: Sequence[Word]) -> None:
+        self._count += 1
+        is_limited = len(self._branches) >= MAX_BRANCHES or self._count > MAX_IFS
+        if is_limited or keyword in ("until", "select"):
+            self._branches.append(None)
+            return
+        opened = Branches(dict(self.known), is_loop=keyword in ("for", "while"))
+        if keyword == "case" and command:
+            opened.subject, opened.patterns = command[0], []
+        elif keyword == "for" and command:
+            items = [item for word in command[2:] for item in expanded(word, self.known)]
+            self.known[command[0]] = items[0] if len(items) == 1 else None
+            is_known = bool(items) and not items[0].startswith("$")
+            opened.truth = True if is_known else None
+        self._branches.append(opened)
+
+    def _next_branch(self, *, is_else: bool = False) -> None:
+        self._count += 1
         if not self._branches or (branches := self._branches[-1]) is None:
             return
-        branches.ends.append((self.known, branches.is_taken))
-        branches.servers.append([])
-        self.known = dict(branches.before)
-        branches.has_else = branches.has_else or keyword == "else"
-        branches.is_taken = keyword == "elif" and _holds(test, self.known)
+        if self._count > MAX_IFS:
+            self.known = branches.after(self.known)
+            self._branches[-1] = None
+            return
+        self.known = branches.next(self.known)
+        branches.has_else = branches.has_else or is_else
+        branches.truth = True if is_else else None
 
     def _close(self) -> Iterator[ServerCommand]:
         branches = self._branches.pop()
         if branches is None:
             return
-        ends = [*branches.ends, (self.known, branches.is_taken)]
-        taken = [known for known, is_taken in ends if is_taken]
-        others = [known for known, is_taken in ends if not is_taken]
-        if not branches.has_else and not taken:
-            others.append(branches.before)
-        self.known = _merged_variables([*taken, *others])
-        started = _alternatives(branches.servers)
-        if self._branches and (last := self._branches[-1]) is not None:
-            last.servers[-1] += started
-        else:
-            yield from started
+        self.known = branches.after(self.known)
+        yield from self._outside(_alternatives(branches.servers))
+
+    def _note_status(self, command: Sequence[Word], words: Sequence[Word]) -> bool:
+        """Note whether a command succeeds. Return whether it is a test in brackets."""
+        goes_on = self._in_brackets and self._sign in ("&&", "||")
+        closes = command[-1] in ("]", "]]")
+        is_test = goes_on or command[0] == "[[" or (command[0] == "[" and closes)
+        self._in_brackets = is_test and not closes
+        truth = None
+        if is_test or command[0] == "test":
+            truth = truth_of(command[0 if goes_on else 1 : -1 if closes else None], self.known)
+        elif len(words) == 1 and words[0] in ("true", "false", ":"):
+            truth = truth_of(words, self.known)
+        elif all(map(_ASSIGNMENT.fullmatch, words)):
+            truth = True
+        if self._sign == "&&":
+            truth = both_hold(self._status, truth)
+        elif self._sign == "||":
+            truth = either_holds(self._status, truth)
+        self._status = truth
+        return is_test
 
     @property
-    def _is_conditional(self) -> bool:
-        return None in self._branches or self._sign in ("&&", "||")
+    def _condition(self) -> Truth:
+        """Whether the command that is read now is run."""
+        if None in self._branches:
+            return None
+        if self._sign in ("&&", "||"):
+            return self._status if self._sign == "&&" else inverted(self._status)
+        return True
 
-    def _assign(self, name: str, value: Word) -> None:
+    # Variables
+
+    def _assign_all(self, words: Sequence[Word], condition: Truth) -> None:
+        declares = words[0] if words and words[0] in _DECLARES else ""
+        assigned = words[bool(declares) :]
+        if words and words[0] == "shift":
+            arguments = self.known.get("@")
+            skipped = int(words[1]) if words[1:] and re.fullmatch(r"\d\d?", words[1]) else 1
+            is_known = isinstance(arguments, list) and not self._branches
+            left = arguments[skipped:] if isinstance(arguments, list) else []
+            self._set_arguments(left if is_known else None)
+        elif all(map(_ASSIGNMENT.fullmatch, assigned)):
+            for word in assigned:
+                name, _, value = word.partition("=")
+                self._assign(name, Word(value, word.line, word.quoted), condition)
+                if declares == "export":
+                    self.exported[name] = literal(value)
+
+    def _assign(self, name: str, value: Word, condition: Truth) -> None:
         if name.endswith("+"):
             name = name[:-1]
             before = self.known.get(name)
             value = Word(f"{before if isinstance(before, Word) else ''}{value}", value.line)
-        before = self.known.get(name)
-        self._note_command(value)
-        if "$(" in value:  # what a command prints
-            self.known[name] = None
-        elif not self._is_conditional:
-            self.known[name] = value if len(value) <= MAX_COMMAND else None
-        else:
-            self.known[name] = _either(before, value)
-
-    def _note_command(self, value: Word) -> None:
-        """Note a command that is kept in a variable: it may be run where nothing shows it."""
         if "vllm" in value and re.search(r"\s", value) and self._depth < MAX_NESTED:
-            started = servers(split(value, value.line), self.exported, self._depth + 1)
-            self.kept += [replace(s, complete=False) for s in started if s.words]
+            self._keep(name, split(value, value.line))
+        # What a command prints is not known.
+        is_known = "$(" not in value and len(value) <= MAX_COMMAND
+        self._set(name, value if is_known else None, condition)
 
-    def assign_array(self, word: Word, items: Sequence[Word]) -> None:
+    def _set(self, name: str, value: Value, condition: Truth) -> None:
+        before = self.known.get(name)
+        if condition is not False:
+            self.known[name] = value if condition else either(before, value)
+
+    def kept(self) -> list[ServerCommand]:
+        """Return what the last command starts that is kept in a variable: it may be run where
+        nothing shows it."""
+        if not self._kept:
+            return []
+        name = next(reversed(self._kept))
+        value = self.known.get(name)
+        words = split(value, value.line) if isinstance(value, Word) else value or []
+        started = self._starts(words) or self._kept[name]
+        return [replace(server, complete=False) for server in started[-1:]]
+
+    def _keep(self, name: str, words: Sequence[Word]) -> None:
+        if started := self._starts(words):
+            self._kept[name] = started
+
+    def _starts(self, words: Sequence[Word]) -> list[ServerCommand]:
+        started = servers(words, self.exported, self._depth + 1)
+        return [server for server in started if server.words]
+
+    def _assign_array(self, word: Word, items: Sequence[Word]) -> None:
         name = word.rstrip("+=")
         before = self.known.get(name, [] if "+" in word else None)
         values = [value for item in items for value in expanded(item, self.known)]
         start = before if "+" in word and isinstance(before, list) else []
-        if any("vllm" in value for value in values[:5]):  # it may be run where nothing shows it
-            started = servers(values, self.exported, self._depth + 1)
-            self.kept += [replace(server, complete=False) for server in started if server.words]
-        if not self._is_conditional:
-            self.known[name] = [*start, *values][:MAX_WORDS]
-        else:
-            self.known[name] = _either(before, [*start, *values])
-
-
-_Value = Word | list[Word] | None
-
-
-def _either(before: _Value, after: _Value) -> _Value:
-    """Return what is known of a variable that may have one value or the other: what both have, and
-    that there may be more; None if nothing is."""
-    if before == after or before is None or after is None:
-        return before if before == after else None
-    if isinstance(before, list) and isinstance(after, list):
-        return _common(before, after)
-    if isinstance(before, Word) and isinstance(after, Word):
-        if not before or after.startswith(f"{before} "):
-            return before if before.endswith(_MORE) else Word(f"{before} {_MORE}", after.line)
-        if max(len(before), len(after)) > MAX_COMPARED:
-            return None
-        if len(split(before)) > 1 and len(split(after)) > 1:
-            words = _common(split(before, before.line), split(after, after.line))
-            return Word(" ".join(words), after.line)
-    return None
-
-
-def _common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
-    """Return the options that two lists of words have with the same values, and a variable for the
-    other ones."""
-    shorter, longer = sorted((list(some), list(others)), key=len)
-    if longer[: len(shorter)] == shorter and shorter and longer[len(shorter) :] != [_MORE]:
-        shorter = shorter[:-1] if shorter[-1] == _MORE else shorter
-        return [*shorter, Word(_MORE, shorter[-1].line if shorter else 1)]  # something was added
-    groups, wanted = list(_groups(some)), set(_groups(others))
-    model = {group[1:]: group for group in (*groups, *wanted) if group[0] == "--model"}
-    groups = [model.get(group, group) for group in groups]
-    wanted = {model.get(group, group) for group in wanted}
-    same = [word for group in groups if group in wanted for word in group]
-    line = some[0].line if some else 1
-    is_open = set(groups) != wanted and _MORE not in same
-    return [*same, *([Word(_MORE, line)] if is_open else [])]
-
-
-def _groups(words: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
-    """Yield each option with its values, first what is before all options, word by word."""
-    group: list[Word] = []
-    for word in words:
-        alone = word in (_MORE, *_ALL_ARGUMENTS) or word.startswith("-")
-        if alone or not (group and group[0].startswith("-")):
-            if group:
-                yield tuple(group)
-            group = []
-        group.append(word)
-    if group:
-        yield tuple(group)
-
-
-def _merged_variables(branches: Sequence[Known]) -> Known:
-    """Return what is known of the variables after one of several branches."""
-    names = {name for known in branches for name in known}
-    merged: Known = {}
-    for name in names:
-        value = branches[0].get(name)
-        for known in branches[1:]:
-            value = _either(value, known.get(name))
-        merged[name] = value
-    return merged
+        if any("vllm" in value for value in values[:5]):
+            self._keep(name, values)
+        if not isinstance(self.known.get(name), list) and "+" in word:
+            self.known[name] = start
+        self._set(name, [*start, *values][:MAX_WORDS], self._condition)
 
 
 def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCommand]:
@@ -411,9 +402,9 @@ def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCom
                 found.append(server)
             else:
                 other = found[number]
-                words = _common(other.words, server.words)
-                groups = dict.fromkeys((*_groups(other.words), *_groups(server.words)))
-                same_groups = set(_groups(words))
+                words = common(other.words, server.words)
+                groups = dict.fromkeys((*groups_of(other.words), *groups_of(server.words)))
+                same_groups = set(groups_of(words))
                 more = (word for group in groups if group not in same_groups for word in group)
                 found[number] = replace(
                     other,
@@ -426,37 +417,20 @@ def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCom
 
 def _model_in(words: Sequence[Word]) -> str:
     """Return the model that arguments name; empty if they name none."""
-    groups = list(_groups(words))
+    groups = list(groups_of(words))
     given = (" ".join(group).partition("--model")[2] for group in groups)
     option = next((text for text in given if text.startswith((" ", "="))), "")
     alone = (group[0] for group in groups if not group[0].startswith("-"))
-    return option[1:] or next((word for word in alone if word not in _ALL_ARGUMENTS), "")
+    return option[1:] or next((word for word in alone if word not in ALL_ARGUMENTS), "")
 
 
 def _is_alternative(one: ServerCommand, other: ServerCommand) -> bool:
-    groups, others = set(_groups(one.words)), set(_groups(other.words))
+    groups, others = set(groups_of(one.words)), set(groups_of(other.words))
     if ("--headless" in one.words) != ("--headless" in other.words):
         return False
     if _model_in(one.words) != _model_in(other.words):
         return False
     return one.image == other.image and len(groups & others) * 2 > max(len(groups), len(others))
-
-
-def _holds(test: Sequence[Word], known: Known) -> bool:
-    """Return whether a test of one variable, whose value is known, holds."""
-    words = [_REFERENCE.sub(lambda match: _value(match, known), word) for word in test]
-    if not words or words[0] not in ("[", "[[") or words[-1] not in ("]", "]]"):
-        return False
-    match words[1:-1]:
-        case ["-n", value] if "$" not in value:
-            return bool(value)
-        case ["-z", value] if "$" not in value:
-            return not value
-        case [left, "=" | "==", right] if "$" not in left + right and "*" not in right:
-            return left == right
-        case [left, "!=", right] if "$" not in left + right and "*" not in right:
-            return left != right
-    return False
 
 
 def servers(
@@ -465,6 +439,7 @@ def servers(
     """Yield the servers that a command starts, also through a shell or a container engine."""
     assigned = dict(variables or {})
     image = ""
+    has_program = any(_program_ends(words, index) for index in range(len(words)))
     for index, word in enumerate(words if words and not _SPEAKS.fullmatch(words[0]) else ()):
         program = word.rpartition("/")[2]
         is_script = index > 0 and re.fullmatch(r"-\w*c", words[index - 1]) is not None
@@ -480,28 +455,53 @@ def servers(
                     # Without arguments it is rather the name of a process.
                     if is_script or server.words or server.image:
                         yield _with_arguments(server, passed)
-        elif (is_module := _MODULE.fullmatch(word)) or (
-            program in _PROGRAM_NAMES and "serve" in words[index + 1 : index + 2]
-        ):
-            arguments = _to_end(words[index + (1 if is_module else 2) :])
-            yield ServerCommand(arguments, word.line, assigned, image)
+        elif start := _program_ends(words, index):
+            yield ServerCommand(_to_end(words[start:]), word.line, assigned, image)
             return
         elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(word)) and (
-            "run" in words[index + 1 : index + 3]
+            match := _RUNS_CONTAINER.match(" ".join(words[index + 1 : index + 3]))
         ):
             if depth < MAX_NESTED:
-                arguments = _to_end(words[words.index("run", index) + 1 :])
+                arguments = _to_end(words[index + 2 + match[0].count(" ") :])
                 yield from _of_container(arguments, assigned, depth + 1)
             return  # what follows are its words, read once
+        elif _is_own_program(words, index):
+            arguments = _to_end(words[index + 1 :])
+            yield ServerCommand(
+                arguments, word.line, assigned, image, is_certain=False, complete=False
+            )
+            return
+        elif has_program:
+            continue
         elif _PROGRAM_VARIABLE.fullmatch(word) and _serves(words, index):
             is_serve = words[index + 1] == "serve"
             arguments = _to_end(words[index + (2 if is_serve else 1) :])
             yield ServerCommand(arguments, word.line, assigned, image, is_certain=False)
             return
         elif program in _IMAGE_RUNNERS and (found := _image_file(words, index)):
+            if "exec" in words[index + 1 : index + 3]:
+                image = str(found[0])
+                continue
             for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
                 yield replace(server, complete=server.complete and bool(server.words))
             return
+
+
+def _program_ends(words: Sequence[Word], index: int) -> int:
+    """Return where the arguments begin if a word is vLLM's program or module; 0 if it is not."""
+    if _MODULE.fullmatch(words[index]):
+        return index + 1
+    is_program = words[index].rpartition("/")[2] in _PROGRAM_NAMES
+    return index + 2 if is_program and words[index + 1 : index + 2] == ["serve"] else 0
+
+
+def _is_own_program(words: Sequence[Word], index: int) -> bool:
+    """Return whether a word is a script around the server: it is called after vLLM, and vLLM's
+    options follow."""
+    name, options = words[index].rpartition("/")[2], words[index + 1 :]
+    is_named = _START_SCRIPT.fullmatch(name) and re.search("vllm", name) and _SERVES.search(name)
+    has_model = any(re.match(r"--model(?:=|$)", word) for word in options)
+    return bool(is_named) and has_model and any(map(_OF_SERVER.fullmatch, options))
 
 
 def is_telling(word: str) -> bool:
@@ -538,16 +538,16 @@ def _serves(words: Sequence[Word], index: int) -> bool:
 
 def _with_arguments(server: ServerCommand, passed: Sequence[Word]) -> ServerCommand:
     """Return a server with the arguments of the script around it for ``"$@"``."""
-    if not passed or not any(word in _ALL_ARGUMENTS for word in server.words):
+    if not passed or not any(word in ALL_ARGUMENTS for word in server.words):
         return server
-    words = [p for w in server.words for p in (passed if w in _ALL_ARGUMENTS else [w])]
+    words = [p for w in server.words for p in (passed if w in ALL_ARGUMENTS else [w])]
     return replace(server, words=tuple(words[:MAX_WORDS]))
 
 
 def _image_file(words: Sequence[Word], start: int) -> tuple[Word, int] | None:
     """Return the image that Apptainer runs, with the name that it has as a container's, and its
     place."""
-    if "run" not in words[start + 1 : start + 3]:
+    if not {"run", "exec"} & set(words[start + 1 : start + 3]):
         return None
     for index, word in enumerate(words[start:], start):
         match = _IMAGE_FILE.fullmatch(word)
@@ -603,7 +603,7 @@ def of_image(
     names_model = _MODEL.fullmatch(first) and any(word.startswith("--") for word in words[1:2])
     runs_server = first.startswith("-") or (is_own and not _PROGRAM.fullmatch(first))
     runs_server = runs_server or names_model is not None
-    is_vllm = is_vllm or (image.startswith("$") and any(map(is_telling, words)))
+    is_vllm = is_vllm or (image.startswith(("$", "{{")) and any(map(is_telling, words)))
     if not started and starts_elsewhere([*entrypoint, *words], is_vllm):
         started = [ServerCommand((), first.line, variables, is_certain=False, complete=False)]
     elif not started and not entrypoint and runs_server and is_vllm:
@@ -642,25 +642,4 @@ def is_own_image(image: str) -> bool:
 
 def _to_end(words: Sequence[Word]) -> tuple[Word, ...]:
     """Return the words before the end of a command; a list in YAML has it as a word."""
-    return tuple(takewhile(lambda word: word not in ("&&", _END, "|", "||", "&"), words))
-
-
-def expanded(word: Word, known: Mapping[str, Word | list[Word] | None]) -> list[Word]:
-    """Return a word with the known variables replaced: several words if it is an array, or one
-    without quotes."""
-    if "$" not in word:
-        return [word]
-    if array := _ARRAY.fullmatch(word):
-        items = known.get(array[1] or array[2])
-        return items if isinstance(items, list) else [Word(word, word.line)]
-    whole = _REFERENCE.fullmatch(word)
-    value = known.get(next(filter(None, whole.groups()))) if whole else None
-    if isinstance(value, Word) and not word.quoted:
-        return split(value, value.line)
-    text = _REFERENCE.sub(lambda match: _value(match, known), word)
-    return [Word(text, word.line, word.quoted) if len(text) <= MAX_COMMAND else word]
-
-
-def _value(match: re.Match[str], known: Mapping[str, Word | list[Word] | None]) -> str:
-    value = known.get(next(filter(None, match.groups())))
-    return value if isinstance(value, str) else match[0]
+    return tuple(takewhile(lambda word: word not in ("&&", END, "|", "||", "&"), words))

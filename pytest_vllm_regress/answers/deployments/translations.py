@@ -168,11 +168,13 @@ def _of_nix(text: str) -> str:
     for match in _NIX_ASSIGNED.finditer(text):
         name, value = match["name"].strip('"').rpartition(".")[2], match["value"]
         if value.startswith("["):
-            translated = _nix_words(value)
+            is_text = "concat" in match["before"]
+            translated = _nix_words(value, quotes=not is_text)
             if name in ("cmd", "command", "args") and image:
                 translated = f"docker run {image} {translated}"
-            elif "concat" not in match["before"]:
-                continue
+            elif not is_text:
+                goes_on = re.match(r"\s*\+\+", text[match.end() :][:MAX_LENGTH])
+                translated = f"{name}=( {translated}{' $MORE_ARGS' if goes_on else ''} )"
         else:
             translated = _nix_text(value)
             if name == "image":
@@ -186,11 +188,13 @@ def _of_nix(text: str) -> str:
     return "".join(out)
 
 
-def _nix_words(text: str) -> str:
+def _nix_words(text: str, *, quotes: bool) -> str:
+    """Return the items of a list. ``quotes``: each is a word of its own."""
     words = []
     for match in _NIX_TOKEN.finditer(text[1:-1]):
         if match["string"]:
-            words.append(" ".join(_nix_text(match["string"]).split("\n")))
+            word = " ".join(_nix_text(match["string"]).split("\n"))
+            words.append('"' + re.sub(r'([\\"])', r"\\\1", word) + '"' if quotes else word)
         elif match["other"] and match["other"] not in _NIX_FUNCTIONS:
             words.append(f"${{{match['other'].rpartition('.')[2]}}}")
     return " ".join(words)
@@ -199,6 +203,7 @@ def _nix_words(text: str) -> str:
 def _nix_text(text: str) -> str:
     inner = text[2:-2] if text.startswith("''") else re.sub(r"\\(.)", r"\1", text[1:-1])
     inner = inner.replace("''$", "$")
+    inner = re.sub(r"\$\{(?:lib\.(?:strings\.)?)?escapeShellArgs (\w+)\}", r'"${\1[@]}"', inner)
     return re.sub(r"\$\{(?:[\w.]+\.)?(\w+)\}", r"${\1}", inner)
 
 

@@ -1,0 +1,192 @@
+"""What is known of the variables of a script after its conditions, and whether these hold."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from .findings import ServerCommand, Word
+from .shell_words import ALL_ARGUMENTS, REFERENCE, Known, split, value_of
+
+MAX_COMPARED = 8_000
+"""Characters of a text of which it is told what two branches have in common."""
+MAX_TEST = 500
+"""Characters of a word in a test."""
+MORE = "$MORE_ARGS"
+"""What a condition may add."""
+_LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
+_COMPARISONS = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+
+Value = Word | list[Word] | None
+Truth = bool | None
+"""Whether a test holds; None if its variables do not decide it, or only unless they are set."""
+
+
+def truth_of(test: Sequence[Word], known: Known) -> Truth:
+    """Return whether the words of a test hold, or those between its brackets."""
+    words = [_settled(word, known) for word in test]
+    match words:
+        case ["!", *_]:
+            return inverted(truth_of(test[1:], known))
+        case ["true" | ":"]:
+            return True
+        case ["false"]:
+            return False
+        case ["-n", text] | [text] if "$" not in text:
+            return bool(text)
+        case ["-z", text] if "$" not in text:
+            return not text
+        case [left, sign, right] if "$" not in left + right:
+            return _compared(left, sign, right)
+    return None
+
+
+def is_in(subject: Word, patterns: Sequence[Word], known: Known) -> Truth:
+    """Return whether the subject of a ``case`` has one of the patterns."""
+    truths = [truth_of([subject, Word("=="), pattern], known) for pattern in patterns]
+    return "*" in patterns or either_holds(*truths)
+
+
+def inverted(truth: Truth) -> Truth:
+    return None if truth is None else not truth
+
+
+def either_holds(*truths: Truth) -> Truth:
+    return True if True in truths else None if None in truths else False
+
+
+def both_hold(*truths: Truth) -> Truth:
+    return inverted(either_holds(*map(inverted, truths)))
+
+
+def _settled(word: Word, known: Known) -> str:
+    """Return a word with the values of its variables; too long ones are left as they are."""
+    text = REFERENCE.sub(lambda match: value_of(match, known)[:MAX_TEST], word[:MAX_TEST])
+    text = _LENGTH.sub(lambda match: _length(match, known), text)
+    return text if len(text) < MAX_TEST else "$VALUE"
+
+
+def _length(match: re.Match[str], known: Known) -> str:
+    items = known.get(match[1])
+    is_known = isinstance(items, list) and not any(item.startswith("$") for item in items)
+    return str(len(items)) if is_known and isinstance(items, list) else "$VALUE"
+
+
+def _compared(left: str, sign: str, right: str) -> Truth:
+    if sign in ("=", "==", "!=") and "[" not in right:
+        return fnmatchcase(left, right) != (sign == "!=")
+    if sign in _COMPARISONS and left.isdecimal() and right.isdecimal():
+        return bool(_COMPARISONS[sign](int(left), int(right)))
+    return None
+
+
+@dataclass
+class Branches:
+    """An ``if``, a loop or a ``case``, whose branches are read one after the other.
+
+    ``before``: the variables before it. ``ends``: those after each branch, and whether its test
+    holds. ``truth``: of the branch that is read now. ``subject``: of a ``case``. ``patterns``: as
+    far as they were read, before the body of its branch. ``is_loop``: what it starts is beside, not
+    instead of, what is around it.
+    """
+
+    before: Known
+    ends: list[tuple[Known, Truth]] = field(default_factory=list)
+    servers: list[list[ServerCommand]] = field(default_factory=lambda: [[]])
+    truth: Truth = None
+    subject: Word | None = None
+    patterns: list[Word] | None = None
+    has_else: bool = False
+    is_loop: bool = False
+
+    def next(self, known: Known) -> Known:
+        """Go on to the next branch, after which the variables are ``known``; return those before
+        it."""
+        self.ends.append((known, self.truth))
+        self.servers.append([])
+        self.truth = None
+        return dict(self.before)
+
+    def after(self, known: Known) -> Known:
+        """Return what is known of the variables after the last branch."""
+        ends = [*self.ends, (known, self.truth)]
+        if not self.has_else:
+            ends.append((self.before, True))
+        possible: list[Known] = []
+        for end, truth in ends:
+            if truth is not False:
+                possible.append(end)
+            if truth:
+                break
+        return _merged(possible)
+
+
+def _merged(branches: Sequence[Known]) -> Known:
+    """Return what is known of the variables after one of several branches."""
+    names = dict.fromkeys(name for known in branches for name in known)
+    merged: Known = {}
+    for name in names:
+        value = branches[0].get(name)
+        for known in branches[1:]:
+            value = either(value, known.get(name))
+        merged[name] = value
+    return merged
+
+
+def either(before: Value, after: Value) -> Value:
+    """Return what is known of a variable that may have one value or the other: what both have, and
+    that there may be more; None if nothing is."""
+    if before == after or before is None or after is None:
+        return before if before == after else None
+    if isinstance(before, list) and isinstance(after, list):
+        return common(before, after)
+    if isinstance(before, Word) and isinstance(after, Word):
+        if not before or after.startswith(f"{before} "):
+            return before if before.endswith(MORE) else Word(f"{before} {MORE}", after.line)
+        if max(len(before), len(after)) > MAX_COMPARED:
+            return None
+        if len(split(before)) > 1 and len(split(after)) > 1:
+            words = common(split(before, before.line), split(after, after.line))
+            return Word(" ".join(words), after.line)
+    return None
+
+
+def common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
+    """Return the options that two lists of words have with the same values, and a variable for the
+    other ones."""
+    shorter, longer = sorted((list(some), list(others)), key=len)
+    if longer[: len(shorter)] == shorter and shorter and longer[len(shorter) :] != [MORE]:
+        shorter = shorter[:-1] if shorter[-1] == MORE else shorter
+        return [*shorter, Word(MORE, shorter[-1].line if shorter else 1)]  # something was added
+    listed, wanted = list(groups_of(some)), set(groups_of(others))
+    model = {group[1:]: group for group in (*listed, *wanted) if group[0] == "--model"}
+    listed = [model.get(group, group) for group in listed]
+    wanted = {model.get(group, group) for group in wanted}
+    same = [word for group in listed if group in wanted for word in group]
+    line = some[0].line if some else 1
+    is_open = set(listed) != wanted and MORE not in same
+    return [*same, *([Word(MORE, line)] if is_open else [])]
+
+
+def groups_of(words: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
+    """Yield each option with its values, first what is before all options, word by word."""
+    group: list[Word] = []
+    for word in words:
+        alone = word in (MORE, *ALL_ARGUMENTS) or word.startswith("-")
+        if alone or not (group and group[0].startswith("-")):
+            if group:
+                yield tuple(group)
+            group = []
+        group.append(word)
+    if group:
+        yield tuple(group)
