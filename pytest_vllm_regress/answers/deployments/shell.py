@@ -109,8 +109,8 @@ def of_script(
     """
     script = _Script(variables or {}, depth)
     yield from script.read(split(without_blocks(text), line))
-    if not script.found and not depth:
-        yield from script.kept()
+    if not script.found:
+        yield from ([] if depth else script.kept()) or script.own
 
 
 class _Script:
@@ -122,6 +122,7 @@ class _Script:
         }
         self.exported = dict(variables)
         self._depth = depth
+        self.own: list[ServerCommand] = []
         self._kept: dict[str, list[ServerCommand]] = {}
         self.found = 0
         self._functions: dict[str, list[Word]] = {}
@@ -195,6 +196,8 @@ class _Script:
         started = [] if is_test else list(servers(words, self.exported, self._depth))
         for server in started:
             yield from self._started(server)
+        if not started and not is_test:
+            self.own += _own_program(words, dict(self.exported))
         if not started and words and words[0] in self._functions:
             if not condition:
                 self._branches.append(Branches(dict(self.known), truth=condition))
@@ -465,15 +468,7 @@ def servers(
                 arguments = _to_end(words[index + 2 + match[0].count(" ") :])
                 yield from _of_container(arguments, assigned, depth + 1)
             return  # what follows are its words, read once
-        elif _is_own_program(words, index):
-            arguments = _to_end(words[index + 1 :])
-            yield ServerCommand(
-                arguments, word.line, assigned, image, is_certain=False, complete=False
-            )
-            return
-        elif has_program:
-            continue
-        elif _PROGRAM_VARIABLE.fullmatch(word) and _serves(words, index):
+        elif not has_program and _PROGRAM_VARIABLE.fullmatch(word) and _serves(words, index):
             is_serve = words[index + 1] == "serve"
             arguments = _to_end(words[index + (2 if is_serve else 1) :])
             yield ServerCommand(arguments, word.line, assigned, image, is_certain=False)
@@ -495,13 +490,16 @@ def _program_ends(words: Sequence[Word], index: int) -> int:
     return index + 2 if is_program and words[index + 1 : index + 2] == ["serve"] else 0
 
 
-def _is_own_program(words: Sequence[Word], index: int) -> bool:
-    """Return whether a word is a script around the server: it is called after vLLM, and vLLM's
-    options follow."""
-    name, options = words[index].rpartition("/")[2], words[index + 1 :]
-    is_named = _START_SCRIPT.fullmatch(name) and re.search("vllm", name) and _SERVES.search(name)
-    has_model = any(re.match(r"--model(?:=|$)", word) for word in options)
-    return bool(is_named) and has_model and any(map(_OF_SERVER.fullmatch, options))
+def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterator[ServerCommand]:
+    """Yield the server of a script around vLLM's: it is called after vLLM, and vLLM's options follow.
+    It may add others."""
+    for index, word in enumerate(words):
+        name, options = word.rpartition("/")[2], _to_end(words[index + 1 :])
+        is_named = _START_SCRIPT.fullmatch(name) and "vllm" in name and _SERVES.search(name)
+        has_model = any(re.match(r"--model(?:=|$)", word) for word in options)
+        if is_named and has_model and any(map(_OF_SERVER.fullmatch, options)):
+            yield ServerCommand(options, word.line, variables, is_certain=False, complete=False)
+            return
 
 
 def is_telling(word: str) -> bool:
