@@ -92,6 +92,7 @@ _STRING = re.compile(r'"((?:[^"\\\n]|\\[ \t\r]*\n|\\.)*)"')
 # Units of systemd and of supervisord, and containers of podman's
 _UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[ \t]*=[ \t]*)")
 _UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
+_SECTION = re.compile(r"(?m)^\[program:.*\n(?:(?!\[).*\n?)*")
 _UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")
 _UNIT_DESCRIPTION = re.compile(r"(?im)^Description[ \t]*=.*\bvllm\b.*$")
@@ -102,6 +103,21 @@ _OF_OTHER_UNITS = re.compile(
 _RUNS_SCRIPT = re.compile(
     r"(?:\S*/)?(?:env|tini|dumb-init|gosu|catatonit|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*"
 )
+_PROSE = (".md", ".mdx", ".markdown")
+_FENCE = re.compile(
+    r"(?m)^(?P<indent>[ \t]*)(?P<fence>```+|~~~+)[ \t]*(?P<language>\w*)[^\n]*\n(?P<body>(?:(?![ \t]*(?P=fence)).*\n)*)[^\n]*"
+)
+_NAMES_OF_LANGUAGES = {
+    "python": "x.py",
+    "py": "x.py",
+    "yaml": "x.yaml",
+    "yml": "x.yaml",
+    "dockerfile": "Dockerfile",
+    "hcl": "x.tf",
+    "nix": "x.nix",
+    "powershell": "x.ps1",
+    "ini": "x.service",
+}
 _HCL = (".tf", ".hcl", ".nomad", ".tofu")
 _UNITS = (".service", ".conf", ".ini", ".container")
 
@@ -204,12 +220,22 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
         yield from of_python(text) if starts else ()
     elif is_dockerfile(inner) or (not inner.endswith((".sh", ".bash")) and _FROM.search(text)):
         yield from _of_dockerfile(without_blocks(text))
+    elif starts and inner.endswith(_PROSE) and _FENCE.search(text):
+        yield from _of_prose(text)
     elif starts:
         text = to_shell(without_blocks(text), inner)
         if inner.endswith(_UNITS):
             yield from _of_unit(text)
         else:
             yield from _of_shell(text)
+
+
+def _of_prose(text: str) -> Iterator[ServerCommand]:
+    """Yield the servers of the examples in a text for people."""
+    for match in islice(_FENCE.finditer(text), MAX_BLOCKS):
+        body = "\n" * text.count("\n", 0, match.start("body")) + match["body"]
+        found = _servers_in(body, _NAMES_OF_LANGUAGES.get(match["language"].lower(), "x.sh"))
+        yield from (finding for finding in found if isinstance(finding, ServerCommand))
 
 
 def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
@@ -247,6 +273,10 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
 
 def _of_unit(text: str) -> Iterator[ServerCommand]:
     """Yield the servers of a unit, read as the script that does the same."""
+    if text.count("[program:") > 1:
+        for section in islice(_SECTION.finditer(text), MAX_BLOCKS):
+            yield from _of_unit("\n" * text.count("\n", 0, section.start()) + section[0])
+        return
     if "[program:" in text:  # of supervisord, where lines that are indented go on
         text = re.sub(r"\n(?=[ \t]+[^\s;#])", " \\\\\n", text)
     text = _UNIT_REFERENCE.sub(r"${\1}", text)

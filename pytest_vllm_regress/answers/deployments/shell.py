@@ -20,7 +20,7 @@ from .branches import (
     is_in,
     truth_of,
 )
-from .findings import UNSET, ServerCommand, Word, literal
+from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Word, literal
 from .shell_words import (
     ALL_ARGUMENTS,
     END,
@@ -78,7 +78,7 @@ _FLAGS = re.compile(
 )
 """Options of ``docker run`` that take no value."""
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?!=).*", re.DOTALL)
 _SPEAKS = re.compile(
     r"pkill|pgrep|grep|printf|(?:\w+_)?(?:echo|log|info|warn|warning|error|debug|print|die|fail|usage|msg|say|ok|success|header)(?:_\w+)?"
 )
@@ -128,6 +128,7 @@ class _Script:
         self._functions: dict[str, list[Word]] = {}
         self._called: dict[str, int] = {}
         self._running: list[str] = []
+        self._outer = 0  # branches around the call that is followed now
         self._of_functions: set[tuple[object, ...]] = set()
         self._branches: list[Branches | None] = []
         self._count = 0
@@ -234,9 +235,10 @@ class _Script:
         outer = {key: self.known.pop(key) for key in _POSITIONS if key in self.known}
         self._set_arguments(arguments)
         self._running.append(name)
-        sign, status = self._sign, self._status
+        sign, status, around = self._sign, self._status, self._outer
+        self._outer = len(self._branches)
         yield from self._run_all(self._functions[name])
-        self._sign, self._status = sign, status
+        self._sign, self._status, self._outer = sign, status, around
         self._running.pop()
         for key in _POSITIONS:
             self.known.pop(key, None)
@@ -337,7 +339,7 @@ class _Script:
         if words and words[0] == "shift":
             arguments = self.known.get("@")
             skipped = int(words[1]) if words[1:] and re.fullmatch(r"\d\d?", words[1]) else 1
-            is_known = isinstance(arguments, list) and not self._branches
+            is_known = isinstance(arguments, list) and len(self._branches) == self._outer
             left = arguments[skipped:] if isinstance(arguments, list) else []
             self._set_arguments(left if is_known else None)
         elif all(map(_ASSIGNMENT.fullmatch, assigned)):
@@ -448,16 +450,23 @@ def servers(
         is_script = index > 0 and re.fullmatch(r"-\w*c", words[index - 1]) is not None
         if word.startswith("--container-image="):  # of SLURM
             image = word.partition("=")[2].removeprefix("docker://").replace("#", "/")
-        if _ASSIGNMENT.fullmatch(word) and not is_script:
+        is_assigned = _ASSIGNMENT.fullmatch(word) is not None and not is_script
+        is_own = is_assigned and (
+            words[0] in _DECLARES or all(map(_ASSIGNMENT.fullmatch, words[:index]))
+        )
+        if is_assigned:
             name, _, value = word.partition("=")
             assigned[name] = literal(value)
-        elif re.search(r"\s", _IN_TEMPLATE.sub("", word)):
+        if not is_own and re.search(r"\s", _IN_TEMPLATE.sub("", word)):
             if _may_serve(word) and depth < MAX_NESTED:
                 passed = words[index + 2 :] if is_script else ()  # after the name, $0
                 for server in of_script(word, word.line, assigned, depth + 1):
                     # Without arguments it is rather the name of a process.
                     if is_script or server.words or server.image:
+                        server = replace(server, image=server.image or image)
                         yield _with_arguments(server, passed)
+        elif is_assigned:
+            continue
         elif start := _program_ends(words, index):
             yield ServerCommand(_to_end(words[start:]), word.line, assigned, image)
             return
@@ -486,7 +495,8 @@ def _program_ends(words: Sequence[Word], index: int) -> int:
     """Return where the arguments begin if a word is vLLM's program or module; 0 if it is not."""
     if _MODULE.fullmatch(words[index]):
         return index + 1
-    is_program = words[index].rpartition("/")[2] in _PROGRAM_NAMES
+    program = DEFAULT_OF_VARIABLE.sub(r"\1", words[index])
+    is_program = program.rpartition("/")[2] in _PROGRAM_NAMES
     return index + 2 if is_program and words[index + 1 : index + 2] == ["serve"] else 0
 
 

@@ -19,6 +19,8 @@ def to_shell(text: str, name: str) -> str:
     last = name.rpartition("/")[2]
     if last in ("Makefile", "makefile", "GNUmakefile") or last.endswith((".mk", ".make")):
         return _of_makefile(text)
+    if last.lower() in ("justfile", ".justfile") or last.endswith(".just"):
+        return _of_justfile(text)
     for ending, translate in _TRANSLATIONS.items():
         if last.endswith(ending):
             return translate(text)
@@ -76,6 +78,14 @@ def _replaced(text: str, values: dict[str, str], depth: int = 0) -> str:
         return _replaced(values[name], values, depth + 1)[:MAX_LENGTH]
 
     return _MAKE_REFERENCE.sub(value, text)
+
+
+def _of_justfile(text: str) -> str:
+    text = re.sub(
+        r"(?m)^(?:export[ \t]+)?(\w+)[ \t]*:=[ \t]*(\"[^\"\n]*\"|'[^'\n]*')", r"\1=\2", text
+    )
+    text = re.sub(r"\{\{[ \t]*(\w+)[ \t]*\}\}", r"${\1}", text)
+    return re.sub(r"(?m)^([ \t]+)[@-]+", r"\1", text)
 
 
 # PowerShell
