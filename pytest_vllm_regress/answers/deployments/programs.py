@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -17,7 +17,11 @@ from .shell_words import split
 
 _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
 _IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
-_ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args")
+_ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args", "command")
+_BUILDS_COMMAND = re.compile(
+    r"(?i)\w*vllm\w*(?:command|cmd|server_args)|\w*(?:command|cmd)\w*vllm\w*"
+)
+"""Functions of other modules that make the command of a server."""
 _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
@@ -75,7 +79,8 @@ def of_python(text: str) -> Iterator[ServerCommand | Pin | Unreadable]:
                 problem = f"not valid Python: {str(error)[:200]}"
                 tree = ast.parse(_valid_parts(text))
         program = _Program(tree, text)
-        found: list[ServerCommand | Pin] = [*_without_bare(program.servers()), *program.pins()]
+        started = _without_bare(program.servers()) or program.started_elsewhere()
+        found: list[ServerCommand | Pin] = [*started, *program.pins()]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         yield Unreadable(f"not valid Python: {str(error)[:200]}")
         return
@@ -217,8 +222,9 @@ class _Program:
                     self._left_out |= {id(part) for part in ast.walk(node)}
             elif isinstance(node, (ast.Call, ast.Dict)):
                 yield from self._of_container(node)
-                if isinstance(node, ast.Call) and self._serves:
-                    yield from self._of_arguments(node)
+                if isinstance(node, ast.Call):
+                    yield from self._of_arguments(node) if self._serves else ()
+                    yield from self._of_ray(node)
 
     def _more_text(self, node: ast.expr) -> str:
         """Return what is added to the text of a variable."""
@@ -272,25 +278,79 @@ class _Program:
             pairs = [(str(key), value) for key, value in zip(keys, node.values, strict=True)]
         texts = {key.lower().replace("_", ""): value for key, value in pairs}
         image = next((self._text(texts[key]) for key in _IMAGE_KEYS if key in texts), "")
-        arguments = next((self._text(texts[key]) for key in _ARGUMENT_KEYS if key in texts), "")
-        if arguments and is_image(image):
-            line = node.lineno
-            yield from of_image(Word(image, line), split(arguments, line), {})
+        if not image and isinstance(node, ast.Call) and node.args:  # of Docker's own library
+            image = self._text(node.args[0])
+        arguments = next((texts[key] for key in _ARGUMENT_KEYS if key in texts), None)
+        if arguments is None or not is_image(image):
+            return
+        known = self._names.get(arguments.id) if isinstance(arguments, ast.Name) else arguments
+        if isinstance(known, (ast.List, ast.Tuple)):
+            words = self._words(known)
+            if any(servers(words)):  # the list is read by itself
+                return
+        else:
+            words = split(self._text(arguments), node.lineno)
+        if words:
+            yield from of_image(Word(image, node.lineno), words, {})
 
     def _of_arguments(self, node: ast.Call) -> Iterator[ServerCommand]:
         """Yield the server of vLLM's application around ``AsyncEngineArgs(...)``."""
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if name not in ("AsyncEngineArgs", "EngineArgs", "VLLMArgs"):
             return
-        settings: dict[str, Any] = {
+        complete = all(keyword.arg for keyword in node.keywords) and not node.args
+        yield ServerCommand(
+            (), node.lineno, settings=self._settings(node.keywords), complete=complete
+        )
+
+    def _of_ray(self, node: ast.Call) -> Iterator[ServerCommand]:
+        """Yield the server of Ray Serve's ``LLMConfig(model_loading_config=..., engine_kwargs=...)``."""
+        given = {keyword.arg: self._mapping(keyword.value) for keyword in node.keywords}
+        loading, options = given.get("model_loading_config"), given.get("engine_kwargs")
+        if getattr(node.func, "attr", getattr(node.func, "id", "")) != "LLMConfig" or not loading:
+            return
+        model = loading.get("model_source") or loading.get("model_id")
+        settings = {**({"model": model} if model else {}), **(options or {})}
+        is_known = "engine_kwargs" not in given or options is not None
+        yield ServerCommand((), node.lineno, settings=settings, complete=is_known)
+
+    def _mapping(self, node: ast.expr) -> dict[str, Any] | None:
+        """Return what a dictionary holds, in either form; None if that is not known."""
+        node = (self._names.get(node.id) or node) if isinstance(node, ast.Name) else node
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
+            pairs = node.keywords
+        elif isinstance(node, ast.Dict):
+            keys = (getattr(key, "value", None) for key in node.keys)
+            pairs = [
+                ast.keyword(str(key) if key else None, value)
+                for key, value in zip(keys, node.values, strict=True)
+            ]
+        else:
+            return None
+        return self._settings(pairs) if all(pair.arg for pair in pairs) else None
+
+    def _settings(self, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
+        return {
             keyword.arg: keyword.value.value
             if isinstance(keyword.value, ast.Constant)
             else literal(self._text(keyword.value) or "$VALUE")
-            for keyword in node.keywords
+            for keyword in keywords
             if keyword.arg
         }
-        complete = all(keyword.arg for keyword in node.keywords) and not node.args
-        yield ServerCommand((), node.lineno, settings=settings, complete=complete)
+
+    def started_elsewhere(self) -> Iterator[ServerCommand]:
+        """Yield the server whose command a function of another module makes."""
+        imported = {
+            alias.asname or alias.name
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if _BUILDS_COMMAND.fullmatch(alias.name)
+        }
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in imported:
+                yield ServerCommand((), node.lineno, is_certain=False, complete=False)
+                return
 
     def _text(self, node: ast.AST | None, depth: int = 0) -> str:
         """Return the text of an expression, with ``$NAME`` for what is not known; empty for what is
