@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from textwrap import dedent
 
 from .findings import (
     DEFAULT_OF_VARIABLE,
@@ -252,8 +253,8 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
         if _RUN_BY_PYTHON.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
             programs.append("\n" * text.count("\n", 0, match.start("body")) + body)
             return match["start"] + "\n" * body.count("\n")
-        if re.search(r"(?m)^ExecStart\s*=", body):
-            units.append("\n" * text.count("\n", 0, match.start("body")) + body)
+        if re.search(r"(?m)^[ \t]*Exec(?:Start)?[ \t]*=", body):
+            units.append("\n" * text.count("\n", 0, match.start("body")) + dedent(body))
             return match["start"] + "\n" * body.count("\n")
         if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
             return match[0]

@@ -190,7 +190,9 @@ def _of_nix(text: str) -> str:
             if name == "image":
                 image = translated
                 continue
-            if not re.search(r"\s", translated.strip()):
+            if re.match(r"\n(?:.*\n)*?[ \t]*\[(?:Container|Service)\]", translated):  # a whole unit
+                translated = f": <<UNIT{translated}\nUNIT\n"
+            elif not re.search(r"\s", translated.strip()):
                 translated = f'{name}="{translated}"' if name.isidentifier() else ""
         start = text.count("\n", 0, match.start())
         out.append("\n" * max(start - line, 1) + translated)
