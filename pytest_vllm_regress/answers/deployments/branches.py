@@ -6,7 +6,6 @@ import operator
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from .findings import ServerCommand, Word
 from .shell_words import ALL_ARGUMENTS, REFERENCE, Known, split, value_of
@@ -15,6 +14,8 @@ MAX_COMPARED = 8_000
 """Characters of a text of which it is told what two branches have in common."""
 MAX_TEST = 500
 """Characters of a word in a test."""
+MAX_PATTERNS = 100
+"""Patterns of one branch that are compared."""
 MORE = "$MORE_ARGS"
 """What a condition may add."""
 _LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
@@ -53,8 +54,11 @@ def truth_of(test: Sequence[Word], known: Known) -> Truth:
 
 def is_in(subject: Word, patterns: Sequence[Word], known: Known) -> Truth:
     """Return whether the subject of a ``case`` has one of the patterns."""
-    truths = [truth_of([subject, Word("=="), pattern], known) for pattern in patterns]
-    return "*" in patterns or either_holds(*truths)
+    if "*" in patterns:
+        return True
+    tests = ([subject, Word("=="), pattern] for pattern in patterns)
+    truths = [truth_of(test, known) for test in tests if len(patterns) <= MAX_PATTERNS]
+    return either_holds(*truths) if truths else None
 
 
 def inverted(truth: Truth) -> Truth:
@@ -83,11 +87,26 @@ def _length(match: re.Match[str], known: Known) -> str:
 
 
 def _compared(left: str, sign: str, right: str) -> Truth:
-    if sign in ("=", "==", "!=") and "[" not in right:
-        return fnmatchcase(left, right) != (sign == "!=")
+    if sign in ("=", "=="):
+        return _matches(left, right)
+    if sign == "!=":
+        return inverted(_matches(left, right))
     if sign in _COMPARISONS and left.isdecimal() and right.isdecimal():
         return bool(_COMPARISONS[sign](int(left), int(right)))
     return None
+
+
+def _matches(text: str, pattern: str) -> Truth:
+    """Return whether a text has a pattern; None for one with more than ``*`` at its ends."""
+    part = pattern.strip("*")
+    if re.search(r"[*?\[]", part):
+        return None
+    starts, ends = pattern.startswith("*"), pattern.endswith("*")
+    if starts and ends:
+        return part in text
+    if starts:
+        return text.endswith(part)
+    return text.startswith(part) if ends else text == part
 
 
 @dataclass

@@ -92,8 +92,16 @@ MAX_BRANCHES = 50
 """Depth of ``if`` and loops in each other."""
 MAX_IFS = 500
 """Branches that are read apart: each copies the variables."""
-MAX_CALLS = 200
-"""Calls of functions that are followed."""
+MAX_ALTERNATIVES = 200
+"""Servers of one ``if`` that are compared with each other."""
+MAX_CALLS = 10
+"""Depth of functions that call each other."""
+MAX_ARGUMENTS = 200
+"""Arguments of a function; what more hold is not known."""
+MAX_WORK = 100_000
+"""Words of functions that are read again, since they are called again."""
+COST_OF_CALL = 200
+"""What a call costs beside the words."""
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
 
@@ -126,7 +134,8 @@ class _Script:
         self._kept: dict[str, list[ServerCommand]] = {}
         self.found = 0
         self._functions: dict[str, list[Word]] = {}
-        self._called: dict[str, int] = {}
+        self._called: set[str] = set()
+        self._work = 0
         self._running: list[str] = []
         self._outer = 0  # branches around the call that is followed now
         self._of_functions: set[tuple[object, ...]] = set()
@@ -200,11 +209,7 @@ class _Script:
         if not started and not is_test:
             self.own += _own_program(words, dict(self.exported))
         if not started and words and words[0] in self._functions:
-            if not condition:
-                self._branches.append(Branches(dict(self.known), truth=condition))
-            yield from self._call(words[0], words[1:])
-            if not condition:
-                yield from self._close()
+            yield from self._call(words[0], words[1:], condition)
         self._assign_all(words, condition)
 
     def _started(self, server: ServerCommand) -> Iterator[ServerCommand]:
@@ -226,28 +231,35 @@ class _Script:
 
     # Functions
 
-    def _call(self, name: str, arguments: Sequence[Word] | None) -> Iterator[ServerCommand]:
+    def _call(
+        self, name: str, arguments: Sequence[Word] | None, condition: Truth = True
+    ) -> Iterator[ServerCommand]:
         """Yield the servers of a function. ``arguments``: None if they are not known."""
-        self._called[name] = self._called.get(name, 0) + 1
-        is_limited = sum(self._called.values()) > MAX_CALLS or len(self._running) > MAX_NESTED
-        if name in self._running or is_limited:
+        body, is_first = self._functions[name], name not in self._called
+        self._work += 0 if is_first else len(body) + COST_OF_CALL
+        is_deep = len(self._running) == MAX_CALLS or name in self._running
+        if is_deep or (self._work > MAX_WORK and not is_first):
             return
+        self._called.add(name)
         outer = {key: self.known.pop(key) for key in _POSITIONS if key in self.known}
+        state = self._sign, self._status, self._outer
         self._set_arguments(arguments)
         self._running.append(name)
-        sign, status, around = self._sign, self._status, self._outer
+        if not condition:
+            self._branches.append(Branches(dict(self.known), truth=condition))
         self._outer = len(self._branches)
-        yield from self._run_all(self._functions[name])
-        self._sign, self._status, self._outer = sign, status, around
+        yield from self._run_all(body)
+        while len(self._branches) > self._outer - (not condition):
+            yield from self._close()
         self._running.pop()
-        for key in _POSITIONS:
-            self.known.pop(key, None)
+        self._sign, self._status, self._outer = state
+        self._set_arguments(None)
         self.known |= outer
 
     def _set_arguments(self, arguments: Sequence[Word] | None) -> None:
         for key in _POSITIONS:
             self.known.pop(key, None)
-        if arguments is not None:
+        if arguments is not None and len(arguments) <= MAX_ARGUMENTS:
             self.known["@"] = list(arguments)
             self.known |= zip(_POSITIONS[1:], arguments, strict=False)
 
@@ -399,6 +411,8 @@ class _Script:
 def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCommand]:
     """Return the servers of the branches of an ``if``. Two of the same model are one, of which the
     options are known that both have."""
+    if sum(map(len, branches)) > MAX_ALTERNATIVES:
+        return [server for servers_of_branch in branches for server in servers_of_branch]
     found: list[ServerCommand] = []
     for servers_of_branch in branches:
         for server in servers_of_branch:
@@ -504,11 +518,12 @@ def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterato
     """Yield the server of a script around vLLM's: it is called after vLLM, and vLLM's options follow.
     It may add others."""
     for index, word in enumerate(words):
-        name, options = word.rpartition("/")[2], _to_end(words[index + 1 :])
-        is_named = _START_SCRIPT.fullmatch(name) and "vllm" in name and _SERVES.search(name)
-        has_model = any(re.match(r"--model(?:=|$)", word) for word in options)
-        if is_named and has_model and any(map(_OF_SERVER.fullmatch, options)):
-            yield ServerCommand(options, word.line, variables, is_certain=False, complete=False)
+        name = word.rpartition("/")[2]
+        if "vllm" in name and _START_SCRIPT.fullmatch(name) and _SERVES.search(name):
+            options = _to_end(words[index + 1 :])
+            has_model = any(re.match(r"--model(?:=|$)", option) for option in options)
+            if has_model and any(map(_OF_SERVER.fullmatch, options)):
+                yield ServerCommand(options, word.line, variables, is_certain=False, complete=False)
             return
 
 

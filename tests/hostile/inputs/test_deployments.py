@@ -92,6 +92,11 @@ def test_many_commands_in_one_file_are_refused(tmp_path: Path) -> None:
         ("if a; then X{n}=1; fi\n", "$X1"),
         ('if a; then X="$X $X"; fi\n', "$X"),
         ("if a; then A+=(--x y); fi\n", "${{A[@]}}"),
+        ("f{n}() {{ X{n}=1; }}\na && f{n}\n", "$X1"),
+        ("f() {{ X{n}=1\n", "$X1"),
+        ("f() {{ X=1; f; }}\nf\n", "$X"),
+        ("case $1 in a{n}|b*{n}*) X{n}=1;; esac\n", "$X1"),
+        ("[[ $X == *{n}* || $X -gt {n} ]] && X=$X$X\n", "$X"),
     ],
 )
 def test_the_work_for_branches_grows_with_the_text(tmp_path: Path, line: str, use: str) -> None:
@@ -104,6 +109,14 @@ def test_the_work_for_branches_grows_with_the_text(tmp_path: Path, line: str, us
 
     work(10)
     assert work(16_000) < 12 * max(work(4_000), 0.05)
+
+
+def test_functions_that_call_each_other_are_read_a_limited_number_of_times(tmp_path: Path) -> None:
+    calls = "".join(f"f{n}() {{ f{n + 1} a $@ $@; f{n + 1} $@ $@; }}\n" for n in range(300))
+    (tmp_path / "a.sh").write_text(f"{calls}f300() {{ vllm serve m; }}\nf0 b\n")
+    start = time.process_time()
+    assert len(read_deployments(str(tmp_path / "a.sh"))) == 1
+    assert time.process_time() - start < 5
 
 
 def test_json_that_is_nested_too_deeply_is_no_command(tmp_path: Path) -> None:
