@@ -624,7 +624,8 @@ def of_image(
     first = words[0] if words else Word("-", image.line)
     is_own, is_vllm = _OWN_IMAGE.search(image) is not None, is_image(image)
     names_model = _MODEL.fullmatch(first) and any(word.startswith("--") for word in words[1:2])
-    runs_server = first.startswith("-") or (is_own and not _PROGRAM.fullmatch(first))
+    runs_server = first.startswith("-") or first == "serve"
+    runs_server = runs_server or (is_own and not _PROGRAM.fullmatch(first))
     runs_server = runs_server or names_model is not None
     is_vllm = is_vllm or (image.startswith(("$", "{{")) and any(map(is_telling, words)))
     if not started and starts_elsewhere([*entrypoint, *words], is_vllm):
