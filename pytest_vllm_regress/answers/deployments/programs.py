@@ -126,14 +126,12 @@ def _added_to(name: str, value: ast.expr) -> ast.expr | None:
     return None
 
 
-def _is_list_sum(node: ast.AST) -> TypeGuard[ast.BinOp]:
-    """Return whether an expression is a variable plus a list."""
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Add)
-        and isinstance(node.left, ast.Name)
-        and isinstance(node.right, ast.List)
-    )
+def _is_list_sum(node: ast.AST, depth: int = 0) -> TypeGuard[ast.BinOp]:
+    """Return whether an expression adds a list and something else."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add) or depth > MAX_DEPTH:
+        return False
+    parts = (node.left, node.right)
+    return any(isinstance(part, ast.List) or _is_list_sum(part, depth + 1) for part in parts)
 
 
 class _Program:
@@ -181,6 +179,13 @@ class _Program:
             self._add(node.target.id, node.value, body)
         elif isinstance(node, ast.Expr):
             self._note_statement(node.value, body)
+        elif isinstance(node, ast.BinOp):
+            self._note_sum(node)
+
+    def _note_sum(self, node: ast.BinOp) -> None:
+        is_known = isinstance(node.right, (ast.List, ast.Constant, ast.JoinedStr))
+        if isinstance(node.left, ast.Name) and isinstance(node.op, ast.Add) and not is_known:
+            self._add(node.left.id, node.right, 0)  # wherever the sum is used
 
     def _note_statement(self, value: ast.expr, body: int) -> None:
         if isinstance(value, ast.Constant):  # a docstring
@@ -243,11 +248,7 @@ class _Program:
     def _words(self, node: ast.expr) -> list[Word]:
         """Return the words of a list, with what is added to its variable."""
         if isinstance(node, ast.BinOp):
-            self._left_out.add(id(node.right))
-            left = node.left.id if isinstance(node.left, ast.Name) else "PROGRAM"
-            known = self._names.get(left) is not None
-            start = self._listed(node.left) if known else [Word(f"${left}", node.lineno)]
-            return [*start, *self._words(node.right)]
+            return self._summed(node)
         assert isinstance(node, (ast.List, ast.Tuple))
         words: list[Word] = []
         for item in node.elts:
@@ -259,6 +260,18 @@ class _Program:
         for added, certain in self._more.get(variable, ()) if variable else ():
             words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
         return words
+
+    def _summed(self, node: ast.expr, *, is_first: bool = True, depth: int = 0) -> list[Word]:
+        """Return the words of lists that are added."""
+        self._left_out.add(id(node))
+        if isinstance(node, ast.BinOp) and depth <= MAX_DEPTH:
+            left = self._summed(node.left, is_first=is_first, depth=depth + 1)
+            return [*left, *self._summed(node.right, is_first=False, depth=depth + 1)]
+        if isinstance(node, ast.List):
+            return self._words(node)
+        if is_first and isinstance(node, ast.Name) and self._names.get(node.id) is None:
+            return [Word(f"${node.id}", node.lineno)]  # perhaps the program
+        return self._listed(node)
 
     def _listed(self, node: ast.expr) -> list[Word]:
         value = self._names.get(node.id) if isinstance(node, ast.Name) else node

@@ -83,6 +83,7 @@ _SPEAKS = re.compile(
     r"pkill|pgrep|grep|printf|(?:\w+_)?(?:echo|log|info|warn|warning|error|debug|print|die|fail|usage|msg|say|ok|success|header)(?:_\w+)?"
 )
 """Commands whose words are texts, not commands."""
+_SUBSTITUTED = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _RUNNERS = ("exec", "eval", "nohup", "setsid", "time")
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
@@ -202,6 +203,7 @@ class _Script:
             return
         words = [word for part in command for word in expanded(part, self.known)][:MAX_WORDS]
         condition = self._condition
+        yield from self._called_in(command, condition)
         is_test = self._note_status(command, words)
         started = [] if is_test else list(servers(words, self.exported, self._depth))
         for server in started:
@@ -230,6 +232,15 @@ class _Script:
             yield from started
 
     # Functions
+
+    def _called_in(self, command: Sequence[Word], condition: Truth) -> Iterator[ServerCommand]:
+        """Yield the servers of functions whose output a command uses."""
+        for part in command if self._functions else ():
+            for match in _SUBSTITUTED.finditer(part):
+                inner = split(match[1], part.line)
+                words = [word for item in inner for word in expanded(item, self.known)]
+                if words and words[0] in self._functions:
+                    yield from self._call(words[0], words[1:MAX_WORDS], condition)
 
     def _call(
         self, name: str, arguments: Sequence[Word] | None, condition: Truth = True
@@ -415,8 +426,9 @@ def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCom
         return [server for servers_of_branch in branches for server in servers_of_branch]
     found: list[ServerCommand] = []
     for servers_of_branch in branches:
+        earlier = len(found)  # two of the same branch are both started
         for server in servers_of_branch:
-            same = (n for n, other in enumerate(found) if _is_alternative(other, server))
+            same = (n for n, other in enumerate(found[:earlier]) if _is_alternative(other, server))
             if (number := next(same, None)) is None:
                 found.append(server)
             else:

@@ -32,6 +32,7 @@ FUNCTIONS = {
     "locals": 'function start {\n  local m="$1"\n  local p="$2"\n  vllm serve "$m" --port "$p"\n}\nstart org/a 1\nstart org/b 2\n',
     "shift": 'start()\n{\n  m=$1; shift\n  vllm serve $m "$@"\n}\nstart org/a --port 1\nstart org/b --port 2\n',
     "rest": 'start() { vllm serve "$1" "${@:2}"; }\nstart org/a --port 1\nstart org/b --port 2\n',
+    "in a substitution": 'start() {\n  vllm serve "$1" --port $2 &\n  echo $!\n}\nX="$(start org/a 1)"\nY=$(start org/b "2")\n',
     "a wrapper": 'run() { echo "+ $*"; "$@"; }\nstart() { run vllm serve "$1" --port "$2"; }\nstart org/a 1\nstart org/b 2\n',
     "defined after use of a global": "start() { vllm serve $M --port $P; }\nM=org/a P=1\nstart\nM=org/b P=2\nstart\n",
     "called in a case": 'start() { vllm serve $1 --port $2; }\ncase "$1" in\n  a) start org/a 1 ;;\n  b|c) start org/b 2 ;;\nesac\n',
@@ -103,6 +104,11 @@ def test_a_branch_that_is_not_taken_still_names_its_options(tmp_path: Path) -> N
 def test_a_server_in_a_loop_is_beside_the_one_of_the_other_branch(tmp_path: Path) -> None:
     text = "if a; then\nfor i in 1 2; do vllm serve m --dtype half --port $i; done\nelse\nvllm serve m --dtype half --port 9\nfi\n"
     assert len(read(tmp_path, text)) == 2
+
+
+def test_two_servers_of_one_branch_are_both_started(tmp_path: Path) -> None:
+    text = "if x; then\n  vllm serve m --dtype half --port 1\n  vllm serve m --dtype half --port 2\nfi\n"
+    assert [found["port"] for found in options(tmp_path, text)] == ["1", "2"]
 
 
 def test_a_command_in_a_variable_has_what_all_branches_give_it(tmp_path: Path) -> None:
@@ -246,6 +252,9 @@ config: {model: org/a, max_model_len: 8}
         ("a.py", RAY, {"model": "org/a", "port": 1}, True, ""),
         ("a.py", DOCKER, A, True, "0.9.1"),
         ("a.py", ELSEWHERE, {}, False, ""),
+        ("a.py", 'run(["vllm", "serve", "org/a"] + x["args"])', {"model": "org/a"}, False, ""),
+        ("a.py", 'c = ["vllm", "serve", "org/a"]\nrun(c + more)', {"model": "org/a"}, False, ""),
+        ("a.py", 'run(["vllm", "serve"] + ["org/a"] + ["--port", "1"])  # vllm', A, True, ""),
         ("values.yaml", CHART, {"model": "org/a"}, False, "0.9.1"),
     ],
 )
