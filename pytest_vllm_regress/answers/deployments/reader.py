@@ -232,11 +232,15 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
 
 
 def _of_prose(text: str) -> Iterator[ServerCommand]:
-    """Yield the servers of the examples in a text for people."""
+    """Yield the servers of the examples in a text for people: its fenced blocks, or else what is
+    indented."""
+    found = []
     for match in islice(_FENCE.finditer(text), MAX_BLOCKS):
         body = "\n" * text.count("\n", 0, match.start("body")) + match["body"]
-        found = _servers_in(body, _NAMES_OF_LANGUAGES.get(match["language"].lower(), "x.sh"))
-        yield from (finding for finding in found if isinstance(finding, ServerCommand))
+        name = _NAMES_OF_LANGUAGES.get(match["language"].lower(), "x.sh")
+        found += [item for item in _servers_in(body, name) if isinstance(item, ServerCommand)]
+    indented = (line if line.startswith(("    ", "\t")) else "" for line in text.split("\n"))
+    yield from found or of_script("\n".join(indented))
 
 
 def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:

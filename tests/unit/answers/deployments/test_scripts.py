@@ -175,6 +175,8 @@ def test_examples_in_markdown_are_read_in_their_language(tmp_path: Path) -> None
     first, second = read(tmp_path, text, "README.md")
     assert (dict(first.options), dict(second.options)) == (A, B)
     assert first.command is not None and first.command.line == 3
+    text = "```\nls\n```\nThen vllm serve it:\n\n    vllm serve org/a --port 1\n"
+    assert options(tmp_path, text, "README.md") == [A]
 
 
 SUPERVISOR = """
