@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .findings import ServerCommand, Word
@@ -33,7 +33,7 @@ Truth = bool | None
 """Whether a test holds; None if its variables do not decide it, or only unless they are set."""
 
 
-def truth_of(test: Sequence[Word], known: Known) -> Truth:
+def truth_of(test: Sequence[Word], known: Mapping[str, Value]) -> Truth:
     """Return whether the words of a test hold, or those between its brackets."""
     words = [_settled(word, known) for word in test]
     match words:
@@ -52,7 +52,7 @@ def truth_of(test: Sequence[Word], known: Known) -> Truth:
     return None
 
 
-def is_in(subject: Word, patterns: Sequence[Word], known: Known) -> Truth:
+def is_in(subject: Word, patterns: Sequence[Word], known: Mapping[str, Value]) -> Truth:
     """Return whether the subject of a ``case`` has one of the patterns."""
     if "*" in patterns:
         return True
@@ -73,14 +73,14 @@ def both_hold(*truths: Truth) -> Truth:
     return inverted(either_holds(*map(inverted, truths)))
 
 
-def _settled(word: Word, known: Known) -> str:
+def _settled(word: Word, known: Mapping[str, Value]) -> str:
     """Return a word with the values of its variables; too long ones are left as they are."""
     text = REFERENCE.sub(lambda match: value_of(match, known)[:MAX_TEST], word[:MAX_TEST])
     text = _LENGTH.sub(lambda match: _length(match, known), text)
     return text if len(text) < MAX_TEST else "$VALUE"
 
 
-def _length(match: re.Match[str], known: Known) -> str:
+def _length(match: re.Match[str], known: Mapping[str, Value]) -> str:
     items = known.get(match[1])
     is_known = isinstance(items, list) and not any(item.startswith("$") for item in items)
     return str(len(items)) if is_known and isinstance(items, list) else "$VALUE"

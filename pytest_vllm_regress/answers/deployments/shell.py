@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -85,6 +86,9 @@ _SPEAKS = re.compile(
 """Commands whose words are texts, not commands."""
 _SUBSTITUTED = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _RUNNERS = ("exec", "eval", "nohup", "setsid", "time")
+_SOURCES, _HARMLESS = ("source", "."), ("activate", ".bashrc", ".profile", "conda.sh")
+_SETS = ("read", "mapfile", "readarray", "getopts", "printf", "let", "unset")
+"""Commands that change variables, and files that change none of the script's."""
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
 _POSITIONS = ("@", *map(str, range(1, 10)))
@@ -92,7 +96,7 @@ _KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "ti
 MAX_BRANCHES = 50
 """Depth of ``if`` and loops in each other."""
 MAX_IFS = 500
-"""Branches that are read apart: each copies the variables."""
+"""Branches that are read apart, and files that are sourced: each copies the variables."""
 MAX_ALTERNATIVES = 200
 """Servers of one ``if`` that are compared with each other."""
 MAX_CALLS = 10
@@ -132,6 +136,7 @@ class _Script:
         self.exported = dict(variables)
         self._depth = depth
         self.own: list[ServerCommand] = []
+        self._doubtful: Known = {}  # what a file that is sourced may have changed
         self._kept: dict[str, list[ServerCommand]] = {}
         self.found = 0
         self._functions: dict[str, list[Word]] = {}
@@ -184,8 +189,10 @@ class _Script:
             if case.patterns is not None:
                 self._read_pattern(case, command, after)
                 return
+        is_negated = False
         while command and command[0] in (*_KEYWORDS, *_OPENS, *_CLOSES) and not command[0].quoted:
             keyword, command = command[0], command[1:]
+            is_negated = is_negated != (keyword == "!")
             if keyword in _OPENS:
                 self._open(keyword, command)
             elif keyword in _CLOSES and self._branches:
@@ -204,7 +211,7 @@ class _Script:
         words = [word for part in command for word in expanded(part, self.known)][:MAX_WORDS]
         condition = self._condition
         yield from self._called_in(command, condition)
-        is_test = self._note_status(command, words)
+        is_test = self._note_status(command, words, is_negated)
         started = [] if is_test else list(servers(words, self.exported, self._depth))
         for server in started:
             yield from self._started(server)
@@ -239,8 +246,11 @@ class _Script:
             for match in _SUBSTITUTED.finditer(part):
                 inner = split(match[1], part.line)
                 words = [word for item in inner for word in expanded(item, self.known)]
-                if words and words[0] in self._functions:
+                if words and words[0] in self._functions and self._work <= MAX_WORK:
+                    before = dict(self.known)  # a shell of its own: nothing of it remains
                     yield from self._call(words[0], words[1:MAX_WORDS], condition)
+                    self._kept = {name: self._kept_in(name) for name in self._kept}
+                    self.known = before
 
     def _call(
         self, name: str, arguments: Sequence[Word] | None, condition: Truth = True
@@ -286,7 +296,7 @@ class _Script:
             return
         case.patterns += words
         if after == ")":
-            case.truth = is_in(case.subject, case.patterns, self.known)
+            case.truth = is_in(case.subject, case.patterns, ChainMap(self._doubtful, self.known))
             case.has_else = case.has_else or "*" in case.patterns
             case.patterns = None
 
@@ -325,19 +335,22 @@ class _Script:
         self.known = branches.after(self.known)
         yield from self._outside(_alternatives(branches.servers))
 
-    def _note_status(self, command: Sequence[Word], words: Sequence[Word]) -> bool:
+    def _note_status(
+        self, command: Sequence[Word], words: Sequence[Word], is_negated: bool
+    ) -> bool:
         """Note whether a command succeeds. Return whether it is a test in brackets."""
         goes_on = self._in_brackets and self._sign in ("&&", "||")
         closes = command[-1] in ("]", "]]")
         is_test = goes_on or command[0] == "[[" or (command[0] == "[" and closes)
         self._in_brackets = is_test and not closes
-        truth = None
+        truth, known = None, ChainMap(self._doubtful, self.known)
         if is_test or command[0] == "test":
-            truth = truth_of(command[0 if goes_on else 1 : -1 if closes else None], self.known)
-        elif len(words) == 1 and words[0] in ("true", "false", ":"):
-            truth = truth_of(words, self.known)
+            truth = truth_of(command[0 if goes_on else 1 : -1 if closes else None], known)
+        elif len(command) == 1 and words and words[0] in ("true", "false", ":"):
+            truth = truth_of(command, known)
         elif all(map(_ASSIGNMENT.fullmatch, words)):
             truth = True
+        truth = inverted(truth) if is_negated else truth
         if self._sign == "&&":
             truth = both_hold(self._status, truth)
         elif self._sign == "||":
@@ -357,6 +370,13 @@ class _Script:
     # Variables
 
     def _assign_all(self, words: Sequence[Word], condition: Truth) -> None:
+        is_source = words and words[0] in _SOURCES and not words[-1].endswith(_HARMLESS)
+        self._count += bool(is_source)
+        if is_source and self._count <= MAX_IFS:
+            self._doubtful |= dict.fromkeys(self.known)
+            self.known |= {name: None for name, value in self.known.items() if not value}
+        elif words and words[0] in _SETS:
+            self.known |= dict.fromkeys(name for name in words[1:] if name in self.known)
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if words and words[0] == "shift":
@@ -385,19 +405,22 @@ class _Script:
 
     def _set(self, name: str, value: Value, condition: Truth) -> None:
         before = self.known.get(name)
+        if condition:
+            self._doubtful.pop(name, None)
         if condition is not False:
             self.known[name] = value if condition else either(before, value)
 
     def kept(self) -> list[ServerCommand]:
         """Return what the last command starts that is kept in a variable: it may be run where
         nothing shows it."""
-        if not self._kept:
-            return []
-        name = next(reversed(self._kept))
+        name = next(reversed(self._kept), "")
+        started = self._kept_in(name) if name else []
+        return [replace(server, complete=False) for server in started[-1:]]
+
+    def _kept_in(self, name: str) -> list[ServerCommand]:
         value = self.known.get(name)
         words = split(value, value.line) if isinstance(value, Word) else value or []
-        started = self._starts(words) or self._kept[name]
-        return [replace(server, complete=False) for server in started[-1:]]
+        return self._starts(words) or self._kept[name]
 
     def _keep(self, name: str, words: Sequence[Word]) -> None:
         if started := self._starts(words):

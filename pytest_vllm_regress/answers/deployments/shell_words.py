@@ -187,4 +187,6 @@ def expanded(word: Word, known: Mapping[str, Word | list[Word] | None]) -> list[
 
 def value_of(match: re.Match[str], known: Mapping[str, Word | list[Word] | None]) -> str:
     value = known.get(next(filter(None, match.groups())))
+    if value == "" and ":-" in match[0]:
+        return match[0].partition(":-")[2][:-1]
     return value if isinstance(value, str) else match[0]

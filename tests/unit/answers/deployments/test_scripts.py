@@ -65,6 +65,10 @@ CERTAIN = {
     "the other branch": 'L=0\nif [ $L -gt 0 ]; then A=(); else A=(--port 1 --enable-lora); fi\n',
     "and": 'L=1\nA=(--port 1)\n[[ -n "$L" && $L != 0 ]] && A+=(--enable-lora)\n',
     "or": 'L=\nA=(--port 1)\n[ -n "$L" ] || A+=(--enable-lora)\n',
+    "not": 'L=\nA=(--port 1)\nif ! [ -n "$L" ]; then A+=(--enable-lora); fi\n',
+    "a virtual environment": 'L=1\nsource v/bin/activate\nA=(--port 1)\n[ $L = 1 ] && A+=(--enable-lora)\n',
+    "a shell of its own": 'f() { L=0; }\nL=1\nX=$(f)\nA=(--port 1)\n[ $L = 1 ] && A+=(--enable-lora)\n',
+    "a default for an empty variable": 'L=\nA=(--port 1)\n[ "${L:-1}" = 1 ] && A+=(--enable-lora)\n',
     "a word of a variable": "L=true\nA=(--port 1)\nif $L; then A+=(--enable-lora); fi\n",
     "a case": 'M=big\ncase "$M" in\n  small) A=();;\n  b*) A=(--port 1 --enable-lora);;\n  *) A=(--enforce-eager);;\nesac\n',
     "the length of an array": 'E=(--enable-lora)\nA=(--port 1)\nif [ ${#E[@]} -gt 0 ]; then A+=("${E[@]}"); fi\n',
@@ -83,6 +87,8 @@ OPEN = {
     "a variable of the environment": 'L=${L:-1}\nA=(--port 1)\nif [ "$L" = 1 ]; then A+=(--enable-lora); fi\n',
     "an argument": "L=0\ncase $1 in\n--lora) L=1;;\nesac\nA=(--port 1)\nif [ $L = 1 ]; then A+=(--enable-lora); fi\n",
     "a loop over arguments": 'A=(--port 1)\nwhile [ $# -gt 0 ]; do\n  A+=("$1")\n  shift\ndone\n',
+    "a file that is sourced": 'E=\n. ./settings\nA=(--port 1)\nif [ -n "$E" ]; then A+=($E); fi\n',
+    "an answer": 'E=\nread -r E\nA=(--port 1)\nif [ -n "$E" ]; then A+=($E); fi\n: --enable-lora\n',
     "a command": "A=(--port 1)\nif nvidia-smi; then A+=(--enable-lora); fi\n",
     "a function on a condition": "f() { A+=(--enable-lora); }\nA=(--port 1)\nnvidia-smi && f\n",
     "a case of an argument": 'A=(--port 1)\ncase "${1:-x}" in\n  l) A+=(--enable-lora);;\nesac\n',
@@ -94,6 +100,7 @@ def test_what_something_else_decides_is_open(tmp_path: Path, name: str) -> None:
     (place,) = read(tmp_path, f'{OPEN[name]}vllm serve org/a "${{A[@]}}"\n')
     assert (dict(place.options), place.complete) == (A, False)
     assert not place.has_default("enable_lora")
+    assert not place.has_default("enforce_eager")
 
 
 def test_a_branch_that_is_not_taken_still_names_its_options(tmp_path: Path) -> None:
