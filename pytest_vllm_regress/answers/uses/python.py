@@ -260,10 +260,10 @@ class _Scope:
     """Where code stands. Statements bind names in the dicts; code of its own scope has copies.
 
     ``names``: what names mean; ``keys``: the keys of dicts in names, and of those that functions
-    return, as "f()"; ``own``: the attributes of ``self``, and itself as ""; ``own_keys``: the keys of
+    return, as "f()"; ``own``: what methods learn of their instance, as in ``names``; ``own_keys``: the keys of
     dicts in these, and of those that methods return. ``within``: classes and functions around it.
-    ``always``: the module cannot be imported without running it, for the releases in ``live``;
-    ``tested``: a test of the version decides that.
+    ``certain``: releases for which the module cannot be imported without running it; ``tested``: a
+    test of the release decides that.
     ``live``: releases for which the code runs; ``caught``: failures that are handled; ``probed``:
     names for which a test asked; ``instead_of``: see ``Use``. ``returns``: what the function around
     it returns, with the releases. ``loses``: where a failure is handled, nothing comes in place of
@@ -278,7 +278,7 @@ class _Scope:
     own: Names = field(default_factory=dict)
     own_keys: dict[str, Keys] = field(default_factory=dict)
     within: tuple[ast.AST, ...] = ()
-    always: bool = True
+    certain: Releases = frozenset()
     tested: bool = False
     caught: frozenset[str] = frozenset()
     probed: frozenset[str] = frozenset()
@@ -347,7 +347,10 @@ class PythonReader:
                     self._given_versions |= {(name, n) for n, a in given if is_version(a, {})}
         module = _Module(tree, cell, size, fakes)
         self._names_in_module = None
-        self._block(tree.body, _Scope(module, self._names, self._keys, self._tests.all))
+        everywhere = self._tests.all
+        self._block(
+            tree.body, _Scope(module, self._names, self._keys, everywhere, certain=everywhere)
+        )
         return self._uses
 
     def _spend(self, work: int) -> None:
@@ -414,8 +417,9 @@ class PythonReader:
                 blocks = [case.body for case in cases]
             case ast.Return(value):
                 scope.returns.append((value, scope.live))
-            case ast.Raise() if scope.always and scope.tested:
-                self._use(Use("version", ("vllm",), self._place(node, scope)), "module", scope)
+            case ast.Raise() if scope.tested and (live := scope.live & scope.certain):
+                use = Use("version", ("vllm",), self._place(node, scope), live=live)
+                self._use(use, "module", scope)
         is_with = isinstance(node, (ast.With, ast.AsyncWith))
         for block in blocks:
             self._block(block, scope if is_with else _maybe(scope))
@@ -427,19 +431,19 @@ class PythonReader:
             return None
         self._expression(node.test, scope)
         true, false = outcome = self._tests.outcome(node.test, scope.names)
-        always = scope.always and not self._tests.is_open(outcome)
+        is_open = self._tests.is_open(outcome)
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
-        for body, releases in ((node.body, true), (node.orelse, false)):
+        for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             live = scope.live & releases
             branch = replace(
                 scope,
                 names=dict(scope.names),
                 live=live,
                 probed=probed,
-                always=always,
-                tested=scope.tested or always,
+                certain=scope.certain & (releases - others),
+                tested=scope.tested or not is_open,
             )
             ends |= self._block(body, branch)
             branches.append(branch.names)
@@ -459,11 +463,11 @@ class PythonReader:
             if leaves_names_undefined(node, self._names_in_module):
                 caught -= {"module", "name"}
         first = len(self._uses)
-        always = scope.always and not node.handlers
+        certain = frozenset() if node.handlers else scope.certain
         fails_before, self._fails = self._fails, frozenset()
         constants = dict(self._tests.constants)
         loses = only_passes(node)
-        inner = replace(scope, caught=scope.caught | caught, always=always, loses=loses)
+        inner = replace(scope, caught=scope.caught | caught, certain=certain, loses=loses)
         works = self._block(node.body, inner)
         fails, self._fails = self._fails & scope.live, fails_before
         self._spend(len(node.body))
@@ -476,7 +480,11 @@ class PythonReader:
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else scope.instead_of
             inner = replace(
-                scope, names=dict(scope.names), instead_of=instead_of, always=False, live=fails
+                scope,
+                names=dict(scope.names),
+                instead_of=instead_of,
+                certain=frozenset(),
+                live=fails,
             )
             ends |= self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
@@ -557,15 +565,19 @@ class PythonReader:
                 bases += paths
                 exist = (self._tests.exists(path)[0] for path in paths)
                 scope = _for(scope, frozenset().union(*exist))
-        own: Names = {"": tuple(f"{path}()" for path in bases)} if bases else {}
+        own: Names = {".": tuple(f"{path}()" for path in bases)} if bases else {}
         if bases and _resolve(node.bases[0], scope):  # of others it is not known what comes first
-            own["super()"] = own[""]
+            own["super()"] = own["."]
         is_of_instance = [key for key in self._tests.kept if key.startswith(".")]
         for key in is_of_instance if not scope.dry else ():
             del self._tests.kept[key]
-        nested = self._nested(scope, own_keys={}, within=(*scope.within, node), always=scope.always)
+        nested = self._nested(
+            scope, own_keys={}, within=(*scope.within, node), certain=scope.certain
+        )
+        for name in [name for name in nested.names if name[:1] == "." or name == "super()"]:
+            del nested.names[name]  # of the class around this one
         if not scope.dry:  # first learn what the methods assign to their instance
-            self._block(node.body, replace(nested, names=dict(scope.names), own=own, dry=True))
+            self._block(node.body, replace(nested, names=dict(nested.names), own=own, dry=True))
         fields = (entry for entry in node.body if isinstance(entry, ast.AnnAssign))
         self._fields[node.name] = {
             field.target.id: (field.lineno, scope.live)
@@ -574,7 +586,7 @@ class PythonReader:
         }
         methods = [method for method in node.body if isinstance(method, Function)]
         inner = (entry for entry in node.body if isinstance(entry, ast.ClassDef))
-        own |= {entry.name: () for entry in (*methods, *inner) if entry.name not in own}
+        own |= {f".{entry.name}": () for entry in (*methods, *inner) if f".{entry.name}" not in own}
         self._block(node.body, replace(nested, own=own))
         is_mixed_in = all(path.rpartition(".")[2].endswith("Mixin") for path in bases)
         siblings = tuple(method.name for method in methods)
@@ -597,6 +609,7 @@ class PythonReader:
         for expression in (*node.decorator_list, *defaults):
             self._expression(expression, scope)
         inner = self._nested(scope, caught=frozenset(), within=(*scope.within, node), returns=[])
+        inner.names.update(scope.own)
         positional = (*arguments.posonlyargs, *arguments.args)
         for number, argument in enumerate((*positional, *arguments.kwonlyargs)):
             is_given = (node.name, number) in self._given_versions and not scope.within
@@ -649,7 +662,7 @@ class PythonReader:
         """Return the scope of a function or class in ``scope``: it sees the names, and binds its own."""
         self._spend(len(scope.names) + len(scope.keys))
         names, keys = dict(scope.names), dict(scope.keys)
-        return replace(scope, **{"names": names, "keys": keys, "always": False, **changes})
+        return replace(scope, **{"names": names, "keys": keys, "certain": frozenset(), **changes})
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, scope: _Scope) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -657,25 +670,28 @@ class PythonReader:
         if not paths and isinstance(node, ast.AnnAssign):
             paths = _annotated(node.annotation, scope)
         is_none = isinstance(node.value, ast.Constant) and node.value.value is None
+        bound = paths
+        if is_version(node.value, scope.names):
+            bound = (VERSION,)
+        elif is_distribution(node.value, scope.names):
+            bound = (DISTRIBUTION,)
         for target in targets:
             match target:
                 case ast.Name(name):
                     self._keep(name, node.value, scope)
+                    if scope.within and isinstance(scope.within[-1], ast.ClassDef):
+                        for key in (f".{name}", f"{scope.within[-1].name}.{name}"):
+                            self._tests.keep(key, node.value, scope.names)
                     self._instance_of(name, node.value, scope)
-                    bound = paths
-                    if is_version(node.value, scope.names):
-                        bound = (VERSION,)
-                    elif is_distribution(node.value, scope.names):
-                        bound = (DISTRIBUTION,)
                     _bind(name, bound, scope)
                 case ast.Attribute(ast.Name("self"), name):
                     self._tests.keep(f".{name}", node.value, scope.names)
                     if keys := self._passed(node.value, scope):
                         scope.own_keys[name] = {**scope.own_keys.get(name, {}), **keys}
                     if not is_none:
-                        known = scope.own.get(name)
-                        same = known is None or set(known) <= set(paths)
-                        scope.own[name] = paths if same else ()
+                        known = scope.own.get(f".{name}")
+                        same = known is None or set(known) <= set(bound)
+                        scope.own[f".{name}"] = scope.names[f".{name}"] = bound if same else ()
                 case ast.Subscript(ast.Name(name), ast.Constant(value)) if name in scope.keys:
                     if (key := str(value)) not in scope.probed:
                         _, earlier = scope.keys[name].get(key, (0, frozenset()))
@@ -935,7 +951,7 @@ def _may_only_lack_vllm(node: ast.stmt) -> bool:
 
 def _maybe(scope: _Scope) -> _Scope:
     """Return the scope of a block that may be left out."""
-    return replace(scope, always=False) if scope.always else scope
+    return replace(scope, certain=frozenset()) if scope.certain else scope
 
 
 def _bind(name: str, paths: Paths, scope: _Scope) -> None:
@@ -966,4 +982,4 @@ def _annotated(annotation: ast.expr | None, scope: _Scope) -> Paths:
 
 
 def _resolve(node: ast.expr | None, scope: _Scope) -> Paths:
-    return resolve(node, scope.names, scope.own)
+    return resolve(node, scope.names)
