@@ -273,6 +273,23 @@ class VersionTests:
                 return self._exists(test, names) or self._called(test)
         return self._any
 
+    def since(self, version: ast.expr | None) -> Releases:
+        """Return the releases from a version on; all of them if it is not known."""
+        bound = self._bound(version)
+        return self.all if bound is None else self._split(ge, bound)[0]
+
+    def chosen(self, keys: Sequence[ast.expr | None]) -> list[Releases]:
+        """Return for which releases each entry of a table is for whose keys are releases: those up
+        to the next one. Nothing for other tables."""
+        bounds = [self._bound(key) for key in keys]
+        releases = {v.release[:length] for v in self._versions for length in (2, 3, 4)}
+        if not bounds or not all(bound and bound.release in releases for bound in bounds):
+            return []
+        since = [
+            frozenset[int]() if bound is None else self._split(ge, bound)[0] for bound in bounds
+        ]
+        return [one.difference(*(other for other in since if other < one)) for one in since]
+
     def is_open(self, outcome: Branches) -> bool:
         """Return whether a test says nothing about the release."""
         return outcome == self._any

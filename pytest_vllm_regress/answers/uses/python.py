@@ -42,6 +42,7 @@ from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import NEAR, StringReader, Surroundings
 from .use import Place, Use, UsedCall
 
+_IMPORTS = ("import_module", "__import__")
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
@@ -50,6 +51,13 @@ _FOR_PEOPLE = ("help", "description", "epilog", "usage", "title")
 _WRITES = re.compile(
     r"print|warn|warning|warning_once|info|debug|error|exception|critical|log|write"
 )
+_READS_VARIABLE = re.compile(
+    r"(?i)(?:_*|\w*_)(?:get|read|pop|del|unset|remove|discard|has|is|lookup)(?:$|_|env|attr|item)|_*env(?:$|_)"
+)
+"""Names of functions that read or remove a variable of the environment, which a project may have
+for itself, or which need not exist."""
+_COMPARES = re.compile(r"assert|startswith|endswith|removeprefix|removesuffix|replace$|fullmatch$")
+"""Names of functions that compare a string."""
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 ALL_CAUGHT = frozenset(("module", "name", "attribute", "argument"))
 _CAUGHT = {
@@ -311,6 +319,8 @@ class PythonReader:
         self._fails: Releases = frozenset()
         self._fields: dict[str, Keys] = {}
         self._given_versions: set[tuple[str, int]] = set()
+        self._marked: Releases = tests.all
+        """Releases for which pytest runs the tests of the module."""
         self.work = 0
         """Work that was done so far, in the unit of ``MAX_WORK``."""
 
@@ -383,6 +393,10 @@ class PythonReader:
                 return self._tests.outcome(test, scope.names)[0]
             case ast.Import() | ast.ImportFrom():
                 return self._import(node, scope)
+            case ast.Expr(ast.Call() as call) | ast.Assign(value=ast.Call() as call) if last_name(
+                call.func
+            ) == "importorskip" and text_of(call.args[0]).startswith("vllm"):
+                return self._import_or_skip(node, call, scope)
             case ast.ClassDef():
                 self._class(node, scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -417,7 +431,11 @@ class PythonReader:
                 blocks = [case.body for case in cases]
             case ast.Return(value):
                 scope.returns.append((value, scope.live))
-            case ast.Raise() if scope.tested and (live := scope.live & scope.certain):
+            case ast.Raise(error) if (
+                scope.tested
+                and "Skip" not in last_name(getattr(error, "func", error))
+                and (live := scope.live & scope.certain)
+            ):
                 use = Use("version", ("vllm",), self._place(node, scope), live=live)
                 self._use(use, "module", scope)
         is_with = isinstance(node, (ast.With, ast.AsyncWith))
@@ -469,22 +487,25 @@ class PythonReader:
         loses = only_passes(node)
         inner = replace(scope, caught=scope.caught | caught, certain=certain, loses=loses)
         works = self._block(node.body, inner)
-        fails, self._fails = self._fails & scope.live, fails_before
-        self._spend(len(node.body))
-        if not all(map(_may_only_lack_vllm, node.body)):
-            fails = scope.live  # something else may fail, too
+        lacks, self._fails = self._fails & scope.live, fails_before
+        fails = frozenset[int]()
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         self._spend((1 + len(node.handlers)) * len(scope.names))
         kept = dict(self._tests.kept)
         ends = frozenset[int]()
         for handler in node.handlers:
-            instead_of = guarded if kinds_caught(handler) else scope.instead_of
+            kinds = kinds_caught(handler)
+            self._spend(len(node.body))
+            only_lacks = all(_may_only_lack_vllm(part, kinds) for part in node.body)
+            enters = lacks if only_lacks else scope.live  # something else may fail, too
+            fails |= enters
+            instead_of = guarded if kinds else scope.instead_of
             inner = replace(
                 scope,
                 names=dict(scope.names),
                 instead_of=instead_of,
                 certain=frozenset(),
-                live=fails,
+                live=enters,
             )
             ends |= self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
@@ -536,6 +557,17 @@ class PythonReader:
             self._use(use, "name", scope)
             scope.names[name] = (path,)
         return rest
+
+    def _import_or_skip(
+        self, node: ast.Expr | ast.Assign, call: ast.Call, scope: _Scope
+    ) -> Releases:
+        """Read ``pytest.importorskip``; return for which releases the test goes on."""
+        path = text_of(call.args[0])
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Name):
+                scope.names[target.id] = (path,)
+        minimum = next((word.value for word in call.keywords if word.arg == "minversion"), None)
+        return self._tests.exists(path)[0] & self._tests.since(minimum)
 
     def _take(self, node: ast.ImportFrom, exported: str, name: str, scope: _Scope) -> None:
         """Take over what is known of a name that another module of the project has: something of
@@ -623,7 +655,10 @@ class PythonReader:
     def _decorated(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: _Scope
     ) -> _Scope:
-        """Return the scope of a function or class that a decorator leaves out of some releases."""
+        """Return the scope of a function or class that a decorator, or a mark of the module, leaves
+        out of some releases."""
+        if not scope.within:
+            scope = _for(scope, self._marked)
         for decorator in node.decorator_list:
             scope = _for(scope, self._tests.decorated(decorator, scope.names))
         return scope
@@ -683,6 +718,10 @@ class PythonReader:
                         for key in (f".{name}", f"{scope.within[-1].name}.{name}"):
                             self._tests.keep(key, node.value, scope.names)
                     self._instance_of(name, node.value, scope)
+                    if name == "pytestmark" and not scope.within:
+                        marks = getattr(node.value, "elts", [node.value])
+                        for mark in marks:
+                            self._marked &= self._tests.decorated(mark, scope.names)
                     _bind(name, bound, scope)
                 case ast.Attribute(ast.Name("self"), name):
                     self._tests.keep(f".{name}", node.value, scope.names)
@@ -726,7 +765,8 @@ class PythonReader:
             if isinstance(expression, ast.Call):
                 self._change_keys(expression, scope)
             return
-        inner: set[int] = set()
+        inner: dict[int, str] = {}
+        """Nodes that are no use, or no use of a kind."""
         for node, where in self._parts(expression, scope):
             if isinstance(node, ast.Attribute):
                 self._note_attribute(node, where)
@@ -737,31 +777,37 @@ class PythonReader:
                     pass  # an assignment makes the attribute; what it belongs to is read below
                 case ast.Attribute() if id(node) not in inner:
                     self._attribute(node, where)
-                    inner |= {id(part) for part in chain(node)}
+                    inner |= {id(part): "" for part in chain(node)}
                 case ast.Call(function, arguments):
-                    if last_name(function).endswith("getLogger") or _reads_variable(node):
-                        inner |= set(map(id, arguments))
+                    name = last_name(function)
+                    if name.endswith("getLogger") or name == "importorskip":
+                        inner |= {id(argument): "" for argument in arguments}
+                    elif _READS_VARIABLE.match(name):
+                        inner |= {id(argument): "environment" for argument in arguments}
+                    elif _COMPARES.match(name):
+                        inner |= {id(argument): "name" for argument in arguments}
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
-                    inner |= {id(part) for text in texts for part in walk(text)}
+                    inner |= {id(part): "" for text in texts for part in walk(text)}
                     self._strings.define_by(node)
                     self._change_keys(node, where)
                     self._define_argument(node, where)
                     self._call(node, where)
-                case ast.Compare(left, [ast.In() | ast.NotIn()], [container]):
-                    if last_name(container) == "environ":
-                        inner.add(id(left))
-                case ast.Compare(left, [ast.Eq() | ast.NotEq() as kind], [other]):
-                    compared = text_of(other) or text_of(left)
-                    if isinstance(kind, ast.Eq):
+                case ast.Compare(left, kinds, others):
+                    # What a name is compared with need not exist.
+                    parts = [part for other in others for part in getattr(other, "elts", [other])]
+                    inner |= {id(part): "name" for part in (left, *parts)}
+                    if isinstance(kinds[0], (ast.In, ast.NotIn)):
+                        inner[id(left)] = "" if last_name(others[0]) == "environ" else "name"
+                    elif isinstance(kinds[0], ast.Eq):
                         # The project's own server finds out what it is asked for.
-                        self._strings.define(compared)
-                    if compared.startswith("vllm."):  # the name of a module, which may not exist
-                        inner |= {id(left), id(other)}
-                case ast.Subscript(owner, key, ast.Load()) if last_name(owner) == "environ":
-                    inner.add(id(key))
-                case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple():
-                    if id(node) not in inner and not where.speaks:
-                        self._text(node, where)
+                        self._strings.define(text_of(others[0]) or text_of(left))
+                case ast.Subscript(_, key, ast.Load() | ast.Del()):
+                    inner[id(key)] = "environment"
+                case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple() | ast.Set():
+                    if not isinstance(node, (ast.Constant, ast.JoinedStr)):
+                        inner |= {id(part): "environment" for part in _only_named(node)}
+                    if (kind := inner.get(id(node), "none")) and not where.speaks:
+                        self._text(node, where, kind)
 
     def _parts(self, expression: ast.expr, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
         """Yield the nodes of an expression, each with its scope: what a conditional expression, or
@@ -774,6 +820,7 @@ class PythonReader:
                 case ast.IfExp(test, body, other):
                     true, false = self._tests.outcome(test, where.names)
                     todo.append((test, where))
+                    where = replace(where, probed=where.probed | self._tests.probed(test))
                     todo.append((body, _for(where, true)))
                     todo.append((other, _for(where, false)))
                 case ast.BoolOp(kind, values):
@@ -782,6 +829,10 @@ class PythonReader:
                         todo.append((value, rest))
                         true, false = self._tests.outcome(value, where.names)
                         rest = _for(rest, true if isinstance(kind, ast.And) else false)
+                        if probed := self._tests.probed(value) - rest.probed:
+                            rest = replace(rest, probed=rest.probed | probed)
+                case ast.Dict(keys, values) if chosen := self._tests.chosen(keys):
+                    todo += [(v, _for(where, n)) for v, n in zip(values, chosen, strict=True)]
                 case ast.Name() | ast.Constant():
                     pass
                 case _:
@@ -824,11 +875,12 @@ class PythonReader:
         elif method == "pop":
             scope.keys[name] = {key: line for key, line in keys.items() if key != text_of(first)}
 
-    def _text(self, node: ast.expr, scope: _Scope) -> None:
+    def _text(self, node: ast.expr, scope: _Scope, without: str) -> None:
+        """Record the uses in a string, ``without`` those of a kind."""
         place = self._place(node, scope)
         uses = self._strings.uses_in(node, place, self._surroundings(place.line, scope))
-        fakes = scope.module.fakes
-        self._record([use for use in uses if use.kind != "name" or not fakes], scope)
+        left_out = (without, "name") if scope.module.fakes else (without,)
+        self._record([use for use in uses if use.kind not in left_out], scope)
         self.imports += named_in(text_of(node), self._file, scope.live)
 
     def _surroundings(self, line: int, scope: _Scope) -> Surroundings:
@@ -929,24 +981,31 @@ def _for(scope: _Scope, releases: Releases) -> _Scope:
     return scope if scope.live <= releases else replace(scope, live=scope.live & releases)
 
 
-def _reads_variable(call: ast.Call) -> bool:
-    """Return whether a call reads or removes a variable of the environment, which a project may
-    have for itself."""
-    name = last_name(call.func)
-    owner = last_name(getattr(call.func, "value", None))
-    return name in ("getenv", "delenv") or (name in ("get", "pop") and owner == "environ")
+def _only_named(collection: ast.List | ast.Tuple | ast.Set) -> Sequence[ast.expr]:
+    """Return the parts of a collection that names variables: nothing says that they are set. The
+    first of two may be a variable with its value."""
+    parts = collection.elts
+    is_pair = len(parts) == 2 and not text_of(parts[1]).startswith("VLLM_")
+    return () if is_pair and isinstance(collection, ast.Tuple) else parts
 
 
-def _may_only_lack_vllm(node: ast.stmt) -> bool:
-    """Return whether a statement can only fail because a release lacks something."""
+def _may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:
+    """Return whether a statement only fails because a release lacks something, as far as a handler
+    notices that. ``caught``: what the handler handles."""
     match node:
         case ast.ImportFrom(module=str(module), level=0):
             return module.partition(".")[0] == "vllm"
         case ast.Import(names):
             return all(alias.name.partition(".")[0] == "vllm" for alias in names)
         case ast.Assign(value=value) | ast.Return(value):
-            return isinstance(value, (ast.Constant, ast.Name))
-    return isinstance(node, ast.Pass)
+            if isinstance(value, (ast.Constant, ast.Name)):
+                return True
+        case ast.Pass():
+            return True
+    # Nothing but an import raises ImportError.
+    is_simple = isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return))
+    imports = any(last_name(part) in _IMPORTS for part in walk(node)) if is_simple else True
+    return bool(caught) and caught <= {"module", "name"} and not imports
 
 
 def _maybe(scope: _Scope) -> _Scope:
