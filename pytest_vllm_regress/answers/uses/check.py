@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..api_history.definitions import Option, Signature, is_class, is_function, signature_of
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
 from ..api_history.store import History
-from .strings import PARSER_OPTIONS
+from .strings import PARSER_OPTIONS, metric_spellings
 from .use import Use
 
 
@@ -222,12 +222,10 @@ def _listed(use: Use, lookup: Lookup) -> Status:
 
 
 def spellings(use: Use) -> set[str]:
-    """Return the names that a release may have for a use."""
-    name = use.targets[0]
+    """Return the names that a release may have for a use, of which one is enough."""
     if use.kind != "metric":
-        return {name}
-    stem = name.removesuffix("_total")  # which Prometheus' client adds to the name of a counter
-    return {stem, f"{stem}_total"}
+        return {use.targets[0]}
+    return set().union(*map(metric_spellings, use.targets))
 
 
 def _version(use: Use, lookup: Lookup) -> Status:

@@ -26,7 +26,7 @@ Names = dict[str, Paths]
 MAX_PATH = 300
 MAX_CALLS = 4
 """Most calls that are followed from a test of the release through the project's functions."""
-MAX_INLINED = 200
+MAX_INLINED = 40
 """Most nodes of an expression in which a function's own names are replaced."""
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
@@ -333,7 +333,8 @@ class VersionTests:
             first = parameters[:1] in (("self",), ("cls",)) and isinstance(call.func, ast.Attribute)
             given = dict(zip(parameters[first:], call.args, strict=False))
             given |= {word.arg: word.value for word in call.keywords if word.arg}
-            filled = _Filled(given).visit(copy.deepcopy(value))
+            small = {name: argument for name, argument in given.items() if _is_small(argument)}
+            filled = _Filled(small).visit(copy.deepcopy(value))
             own = {name: paths for name, paths in inside.items() if name not in parameters}
             return self.outcome(filled, {**own, **names})
         finally:
@@ -510,24 +511,26 @@ _TELLS = re.compile(
 
 def _inlined(value: ast.expr | None, function: ast.AST) -> ast.expr | None:
     """Return what a function returns, with the expressions of the names that it binds once in it."""
+    if not isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+        return value
     bound: dict[str, ast.expr] = {}
     stored = Counter[str]()
     for node in walk(function):
         match node:
-            case ast.Assign([ast.Name(name)], expression) if _size(expression) <= MAX_INLINED:
+            case ast.Assign([ast.Name(name)], expression) if _is_small(expression):
                 bound[name] = expression
             case ast.Name(name, ast.Store()):
                 stored[name] += 1
     once = {name: expression for name, expression in bound.items() if stored[name] == 1}
     for _ in range(MAX_CALLS if once else 0):
-        if value is not None and _size(value) <= MAX_INLINED:
+        if _is_small(value):
             value = _Filled(once).visit(copy.deepcopy(value))
     return value
 
 
-def _size(node: ast.AST) -> int:
-    """Return how many nodes an expression has."""
-    return sum(1 for _ in walk(node))
+def _is_small(node: ast.AST) -> bool:
+    """Return whether an expression has no more nodes than may be copied for a name."""
+    return all(number < MAX_INLINED for number, _ in enumerate(walk(node)))
 
 
 class _Filled(ast.NodeTransformer):
@@ -537,7 +540,7 @@ class _Filled(ast.NodeTransformer):
         self._given = given
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._given.get(node.id, node)
+        return copy.deepcopy(self._given.get(node.id, node))
 
 
 def _length(version: ast.expr) -> int:

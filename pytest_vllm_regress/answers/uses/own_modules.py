@@ -31,6 +31,23 @@ class Import:
     live: Releases
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """Something of vLLM that the project assigns: ``vllm.utils.f = own``.
+
+    ``passes``: what it assigns takes any keywords, and may pass them to what was there. ``kept``:
+    its file still has what was there, under another name. ``module``: the project makes a module.
+    """
+
+    path: str
+    file: str
+    line: int
+    live: Releases
+    passes: bool = False
+    kept: bool = False
+    module: bool = False
+
+
 class ChosenFunction:
     """A function of a module, and for which releases the module mentions it outside of the
     function."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -23,11 +23,12 @@ from ...util.documents import parse_json, parse_toml
 from ...util.files import MAX_DEPTH, read_below, why_missing
 from ...util.versions import requirement_of, specifiers_of, version_of
 from ..api_history.definitions import absolute, is_class, module_name
+from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import History, intervals
 from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
 from .check import UseChecker
-from .guards import Branches, VersionTests
-from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
+from .guards import Branches, Releases, VersionTests
+from .own_modules import ChosenFunction, Import, Replaced, chosen_functions, is_program, loaded_for
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
 from .strings import StringReader
 from .use import HEADLINE, TESTS, Declared, Place, Project, Use, part_of
@@ -209,6 +210,7 @@ class ProjectReader:
         self._imports: dict[str, list[Import]] = {}
         self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
+        self._replaced: dict[str, list[Replaced]] = defaultdict(list)
         self._strings = StringReader(history)
         self._uses: dict[Use, None] = {}
         self._declared: dict[Declared, None] = {}
@@ -308,7 +310,7 @@ class ProjectReader:
             )
         ]
         return Project(
-            tuple(self._where_loaded(uses)),
+            tuple(self._where_loaded(self._strings.with_alternatives(uses))),
             tuple(self._declared),
             self._count,
             tuple(notes),
@@ -333,7 +335,50 @@ class ProjectReader:
             file, line = use.place.file, use.place.line
             functions = (f.live for f in chosen.get(file, ()) if line in f)
             live = before.intersection(loaded.get(file, everywhere), *functions)
+            live = live.difference(*self._replaced_for(use))
             yield use if live == before else replace(use, live=live)
+
+    def _replaced_for(self, use: Use) -> Iterator[Releases]:
+        """Yield the releases for which the project puts something of its own in the place of what
+        is used."""
+        for target in (
+            use.targets if self._replaced and use.kind in ("name", "keyword", "call") else ()
+        ):
+            *owners, last = accumulate(target.split("."), "{}.{}".format)
+            for path in (*owners, last):
+                owner, _, name = path.removesuffix("()").rpartition(".")
+                for replaced in self._replaced.get(name, ()):
+                    if self._takes_place(replaced, use, path == last) and self._is_same(
+                        owner, replaced.path.rpartition(".")[0]
+                    ):
+                        yield replaced.live
+
+    def _takes_place(self, replaced: Replaced, use: Use, is_whole: bool) -> bool:
+        """Return whether a use is of what the project assigned, if it is of that name."""
+        is_other_file = use.place.file != replaced.file
+        if part_of(replaced.file) == TESTS if is_other_file else replaced.kept:
+            return False
+        if replaced.module or not is_whole:
+            return True
+        # An import fails where the name does not exist, and so does reading it to keep it.
+        is_later = is_other_file or use.place.line > replaced.line
+        return is_later and (bool(use.roots) if use.kind == "name" else not replaced.passes)
+
+    def _is_same(self, one: str, other: str) -> bool:
+        """Return whether two paths mean the same thing in any release."""
+        if one == other:
+            return True
+        return any(
+            found is not None and found == self._found(other, number)
+            for number in range(len(self._history.releases))
+            for found in [self._found(one, number)]
+        )
+
+    def _found(self, path: str, release: int) -> str | None:
+        try:
+            return self._checker.lookup(release).find(path).path
+        except (Missing, Unknown):
+            return None
 
     def _uses_in(
         self, text: str, name: str, findings: Iterable[DeploymentFinding]
@@ -343,6 +388,8 @@ class ProjectReader:
             yield from uses
             self._imports[name], self._functions[name] = reader.imports, reader.functions
             self._programs += [name] * is_program(text)
+            for replaced in reader.replaced:
+                self._replaced[replaced.path.rpartition(".")[2]].append(replaced)
             if part_of(name) != TESTS:
                 self._called |= reader.called
         elif name.endswith(".ipynb"):

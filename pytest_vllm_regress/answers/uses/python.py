@@ -38,8 +38,8 @@ from .guards import (
     returned,
     returns_version_of_argument,
 )
-from .own_modules import ChosenFunction, Import, imports_of, named_in
-from .strings import NEAR, StringReader, Surroundings
+from .own_modules import ChosenFunction, Import, Replaced, imports_of, named_in
+from .strings import NEAR, StringReader, Surroundings, alternatives_in
 from .use import Place, Use, UsedCall
 
 _IMPORTS = ("import_module", "__import__")
@@ -318,6 +318,11 @@ class PythonReader:
         """Attributes that the code takes from other objects than its own instance."""
         self._fails: Releases = frozenset()
         self._fields: dict[str, Keys] = {}
+        self._unloadable: Releases = frozenset()
+        """Releases for which an import at the top fails, so that the rest is not reached."""
+        self.replaced: list[Replaced] = []
+        self._passing: set[str] = set()
+        """Functions that take any keywords."""
         self._given_versions: set[tuple[str, int]] = set()
         self._marked: Releases = tests.all
         """Releases for which pytest runs the tests of the module."""
@@ -347,11 +352,14 @@ class PythonReader:
             for method in node.body
             if isinstance(method, Function) and re.match("_(?!_)", method.name)
         }
+        self._strings.choose(self._file, alternatives_in(tree) if "vllm:" in text else ())
         size, fakes = 0, False
         for node in walk(tree):
             size += 1
             fakes = fakes or makes_module(node)
             match node:
+                case ast.FunctionDef(name, args=ast.arguments(kwarg=ast.arg())):
+                    self._passing.add(name)
                 case ast.Call(ast.Name(name), arguments) if name in self.functions:
                     given = enumerate(arguments)
                     self._given_versions |= {(name, n) for n, a in given if is_version(a, {})}
@@ -434,7 +442,7 @@ class PythonReader:
             case ast.Raise(error) if (
                 scope.tested
                 and "Skip" not in last_name(getattr(error, "func", error))
-                and (live := scope.live & scope.certain)
+                and (live := (scope.live & scope.certain) - self._unloadable)
             ):
                 use = Use("version", ("vllm",), self._place(node, scope), live=live)
                 self._use(use, "module", scope)
@@ -542,10 +550,12 @@ class PythonReader:
                     self._take(node, alias.name, name, scope)
                 continue
             use = Use("name", (path,), self._place(node, scope))
+            exists, lacks = self._tests.exists(path)
             if scope.caught & {"module", "name"}:
-                exists, lacks = self._tests.exists(path)
                 rest = exists if rest is None else rest & exists
                 self._fails |= lacks
+            elif scope.certain:
+                self._unloadable |= lacks - exists
             if isinstance(node, ast.Import):
                 scope.names[name] = (path if alias.asname else name,)
                 self._use(use, "module", scope)
@@ -731,12 +741,44 @@ class PythonReader:
                         known = scope.own.get(f".{name}")
                         same = known is None or set(known) <= set(bound)
                         scope.own[f".{name}"] = scope.names[f".{name}"] = bound if same else ()
+                case ast.Attribute() | ast.Subscript(ast.Attribute(_, "modules")):
+                    self._replace(target, node.value, scope)
                 case ast.Subscript(ast.Name(name), ast.Constant(value)) if name in scope.keys:
                     if (key := str(value)) not in scope.probed:
                         _, earlier = scope.keys[name].get(key, (0, frozenset()))
                         scope.keys[name][key] = node.lineno, scope.live | earlier
                 case ast.Tuple() | ast.List() | ast.Starred():
                     _unbind(target, scope)
+
+    def _replace(self, target: ast.expr, value: ast.expr | None, scope: _Scope) -> None:
+        """Note what the code assigns to a name of vLLM, or as a module in ``sys.modules``."""
+        is_module = isinstance(target, ast.Subscript)
+        paths = (
+            [text_of(target.slice)]
+            if isinstance(target, ast.Subscript)
+            else _resolve(target, scope)
+        )
+        self._note_replaced(paths, value, target.lineno, scope, module=is_module)
+
+    def _note_replaced(
+        self,
+        paths: Iterable[str],
+        value: ast.expr | None,
+        line: int,
+        scope: _Scope,
+        *,
+        module: bool = False,
+    ) -> None:
+        """``value`` takes the place of what vLLM has. What a call returns may wrap that."""
+        takes_any = isinstance(value, ast.Lambda) and value.args.kwarg is not None
+        passes = takes_any or isinstance(value, ast.Call) or last_name(value) in self._passing
+        self._spend(len(scope.names))
+        kept = set[str]().union(*scope.names.values())
+        self.replaced += [
+            Replaced(path, self._file, line, scope.live, passes, path in kept, module)
+            for path in paths
+            if path.startswith("vllm.") and not scope.dry
+        ]
 
     def _instance_of(self, name: str, of: ast.expr | None, scope: _Scope) -> None:
         """Remember the attributes of an instance of one of the file's own classes, or of parsed
@@ -786,6 +828,8 @@ class PythonReader:
                         inner |= {id(argument): "environment" for argument in arguments}
                     elif _COMPARES.match(name):
                         inner |= {id(argument): "name" for argument in arguments}
+                    elif name == "setattr":
+                        self._set_attribute(node, where)
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
                     inner |= {id(part): "" for text in texts for part in walk(text)}
                     self._strings.define_by(node)
@@ -858,6 +902,15 @@ class PythonReader:
             for name in names[:1]:
                 key = name.lstrip("-").replace("-", "_")
                 self._fields.setdefault("", {})[key] = call.lineno, scope.live
+
+    def _set_attribute(self, call: ast.Call, scope: _Scope) -> None:
+        """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too."""
+        match call.args:
+            case [owner, name, value] if text_of(name):
+                paths = [f"{path}.{text_of(name)}" for path in _resolve(owner, scope)]
+                self._note_replaced(paths, value, call.lineno, scope)
+            case [path, value] if text_of(path):
+                self._note_replaced([text_of(path)], value, call.lineno, scope)
 
     def _change_keys(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``kwargs.update(...)``, ``kwargs.setdefault(...)`` and ``kwargs.pop(...)``."""
