@@ -214,6 +214,17 @@ class Lookup:
             raise Unknown  # what is annotated with a protocol is an implementation, with more
         raise Missing(owner, name)
 
+    def has_lost(self, owner: Symbol, name: str) -> bool:
+        """Return whether a class outside of ``BRIEF`` that ``owner`` inherits from had a method, and
+        has it no longer: also of a private one, and also below classes of which the history does
+        not have those."""
+        classes, is_open = self._ancestors(owner)
+        return not is_open and any(
+            not BRIEF.fullmatch(c.module)
+            and bool(self._history.symbols(c.module).get(f"{c.name}.{name}"))
+            for c in classes
+        )
+
     def _declares(self, owner: Symbol, name: str) -> bool:
         """Return whether a class has a method or, if it is a dataclass, a field of this name in some
         release, so that it is no attribute that a method assigns."""

@@ -186,7 +186,9 @@ def _override(use: Use, lookup: Lookup) -> Status:
         return UNSURE
     try:
         method = lookup.member(owner, use.detail)
-    except Missing:
+    except (Missing, Unknown) as error:
+        if isinstance(error, Unknown) and not lookup.has_lost(owner, use.detail):
+            raise
         return Status(f"the class {owner.path} has no {use.detail}: the override is never called")
     signature = signature_of(method.definition) if is_function(method.definition) else None
     if signature is None or "@overload" in method.definition or "@classmethod" in method.definition:

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -28,7 +28,15 @@ from ..api_history.store import History, intervals
 from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
 from .check import UseChecker
 from .guards import Branches, Releases, VersionTests
-from .own_modules import ChosenFunction, Import, Replaced, chosen_functions, is_program, loaded_for
+from .own_modules import (
+    ChosenFunction,
+    Import,
+    Replaced,
+    chosen_functions,
+    is_program,
+    loaded_for,
+    named_for,
+)
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
 from .strings import StringReader
 from .use import HEADLINE, TESTS, Declared, Place, Project, Use, part_of
@@ -326,7 +334,10 @@ class ProjectReader:
         """Yield the uses; those in modules and functions that the project uses for some releases
         only are restricted to these."""
         everywhere = frozenset(range(len(self._history.releases)))
-        loaded = loaded_for(self._imports, self._programs, everywhere)
+        loaded = {
+            **named_for(self._imports, self._programs, self._chosen),
+            **loaded_for(self._imports, self._programs, everywhere),
+        }
         chosen = chosen_functions(
             self._functions, self._imports, everywhere, self._imported_elsewhere
         )
@@ -337,6 +348,9 @@ class ProjectReader:
             live = before.intersection(loaded.get(file, everywhere), *functions)
             live = live.difference(*self._replaced_for(use))
             yield use if live == before else replace(use, live=live)
+
+    def _chosen(self, versions: Sequence[str]) -> Sequence[Releases]:
+        return self._tests().chosen(list(map(ast.Constant, versions)))
 
     def _replaced_for(self, use: Use) -> Iterator[Releases]:
         """Yield the releases for which the project puts something of its own in the place of what
@@ -498,8 +512,10 @@ class ProjectReader:
                 yield from self._cell(lines, name, number, reader)
 
     def _reader(self, name: str) -> PythonReader:
-        tests = VersionTests(self._history.releases, self._v0, self._asked)
-        return PythonReader(name, tests, self._strings, self._exports)
+        return PythonReader(name, self._tests(), self._strings, self._exports)
+
+    def _tests(self) -> VersionTests:
+        return VersionTests(self._history.releases, self._v0, self._asked)
 
     def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Branches:
         """Return the releases for which a test for an attribute or a parameter is true, and those

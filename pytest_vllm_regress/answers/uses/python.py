@@ -321,8 +321,9 @@ class PythonReader:
         self._unloadable: Releases = frozenset()
         """Releases for which an import at the top fails, so that the rest is not reached."""
         self.replaced: list[Replaced] = []
+        self._methods: set[str] = set()
         self._passing: set[str] = set()
-        """Functions that take any keywords."""
+        """Names of functions and methods, and of those that take any keywords."""
         self._given_versions: set[tuple[str, int]] = set()
         self._marked: Releases = tests.all
         """Releases for which pytest runs the tests of the module."""
@@ -358,8 +359,9 @@ class PythonReader:
             size += 1
             fakes = fakes or makes_module(node)
             match node:
-                case ast.FunctionDef(name, args=ast.arguments(kwarg=ast.arg())):
-                    self._passing.add(name)
+                case ast.FunctionDef(name, arguments):
+                    self._methods.add(name)
+                    self._passing |= {name} if arguments.kwarg else set()
                 case ast.Call(ast.Name(name), arguments) if name in self.functions:
                     given = enumerate(arguments)
                     self._given_versions |= {(name, n) for n, a in given if is_version(a, {})}
@@ -633,7 +635,9 @@ class PythonReader:
         is_mixed_in = all(path.rpartition(".")[2].endswith("Mixin") for path in bases)
         siblings = tuple(method.name for method in methods)
         for method in methods if not is_mixed_in else ():  # who mixes it in calls its methods
-            if not method.name.startswith("__"):
+            # A private hook may be the former form of a public one that some class here has, too.
+            is_former = method.name[:1] == "_" and method.name[1:] in self._methods
+            if not (method.name.startswith("__") or is_former):
                 place, signature = self._place(method, scope), Signature(parameters_of(method.args))
                 if "staticmethod" not in map(last_name, method.decorator_list):
                     signature = signature.without_first()

@@ -61,7 +61,7 @@ MAX_METRICS = 200
 """Most metrics of one file of which it is found out whether one replaces another."""
 MAX_ALTERNATIVES = 12
 """Most metrics that stand for each other."""
-SIMILAR = 0.5
+SIMILAR = 0.6
 """Share of common words from which one metric may be the new name of another."""
 _METRIC = re.compile(r"vllm:[a-z]\w+")
 _FORMER = re.compile(r"(?i)deprecated|legacy|old|former|previous|fallback")
