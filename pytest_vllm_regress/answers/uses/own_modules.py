@@ -16,7 +16,7 @@ from .guards import Releases
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
 _MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
 _FOR_RELEASE = re.compile(r"vllm\w*_\d+_\d+")
-_VERSION_IN_PATH = re.compile(r"(?:^|[/_-]|vllm)v?([01]_\d+(?:_\d+)?)(?=[/_.-]|$)")
+_VERSION_IN_PATH = re.compile(r"(?:^|[/_-]|vllm)v?(\d_\d+(?:_\d+)?)(?=[/_.-]|$)")
 MAX_IMPORTS = 200_000
 """Limit of the pairs of an import and a file that it may load."""
 

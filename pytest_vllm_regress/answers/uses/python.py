@@ -1015,7 +1015,7 @@ class PythonReader:
         last = use.detail or use.targets[0].rpartition(".")[2]
         guarded = (
             fails_as in scope.caught
-            or last in scope.probed
+            or (last in scope.probed and use.kind != "version")
             or (use.kind == "name" and not scope.probed.isdisjoint(use.targets))
         )
         if guarded or scope.instead_of:
