@@ -158,8 +158,8 @@ class VersionTests:
             is_true, is_false = self.outcome(value, names)
             is_constant = isinstance(value, ast.Constant)
             true, false = true | live & is_true, false if is_constant else false | live & is_false
-        is_told = values or may_fail
-        outcome = None if (true, false) == self._any or not is_told else (true, false)
+        is_told = (values or may_fail) and (true, false) != self._any
+        outcome = (true, false) if is_told else None
         arguments = node.args
         parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args))
         single = _inlined(values[0], node) if len(values) == 1 and parameters else None

@@ -59,12 +59,14 @@ _SETS = re.compile(r"\s*(?:export\s+)?VLLM_[A-Z0-9_]+\s*(?:=\S*\s*)?$|\s*export\
 
 MAX_METRICS = 200
 """Most metrics of one file of which it is found out whether one replaces another."""
+MAX_NODES = 2000
+"""Most nodes of a statement or an expression in which metrics are looked for."""
 MAX_ALTERNATIVES = 12
 """Most metrics that stand for each other."""
 SIMILAR = 0.6
 """Share of common words from which one metric may be the new name of another."""
 _METRIC = re.compile(r"vllm:[a-z]\w+")
-_FORMER = re.compile(r"(?i)deprecated|legacy|old|former|previous|fallback")
+_FORMER = re.compile(r"(?i)(?:^|_)(?:deprecated|legacy|old|former|previous|fallback)(?:$|_)")
 """Names of constants with the former name of a metric."""
 _CHOOSES = re.compile(r"(?i)_*(?:next|first|any|either|coalesce|fallback|one_?of)(?:$|_)")
 """Names of functions that take the first that there is."""
@@ -78,7 +80,8 @@ def alternatives_in(tree: ast.AST) -> Iterator[tuple[frozenset[str], frozenset[s
 
     def named(*nodes: ast.AST) -> frozenset[str]:
         metrics: set[str] = set()
-        for part in (part for node in nodes for part in walk(node)):
+        parts = (part for node in nodes for part in walk(node))
+        for part in itertools.islice(parts, MAX_NODES):
             if isinstance(part, ast.Name):
                 metrics |= bound.get(part.id, frozenset())
             elif _METRIC.match(text := text_of(part)):
@@ -95,12 +98,12 @@ def alternatives_in(tree: ast.AST) -> Iterator[tuple[frozenset[str], frozenset[s
             case ast.Assign([ast.Name(name)], value) if _FORMER.search(name):
                 for former in named(value):
                     yield frozenset((former,)), frozenset(m for m in every if _alike(former, m))
-            case ast.If(test, body, other) if not _compares(test):
-                yield named(test), named(*(body if _asks_for_none(test) else other))
-            case ast.IfExp(test, body, other):
-                yield named(test), named(body if _asks_for_none(test) else other)
+            case ast.If(test, body, other) if (tested := named(test)) and not _compares(test):
+                yield tested, named(*(body if _asks_for_none(test) else other))
+            case ast.IfExp(test, body, other) if tested := named(test):
+                yield tested, named(body if _asks_for_none(test) else other)
             case ast.BoolOp(ast.Or(), values):
-                yield from itertools.combinations(map(named, values), 2)
+                yield from itertools.combinations(map(named, values[:MAX_ALTERNATIVES]), 2)
             case ast.Call(function, [first, *others]) if last_name(function) == "get":
                 yield named(first), named(*others)
             case ast.Call(function, arguments) if _CHOOSES.match(last_name(function)):

@@ -177,8 +177,12 @@ def test_only_what_certainly_raises_refuses_a_release(
 
 METRICS = history_of(
     {
-        "1.0": {"metrics.py": "N = ['vllm:gpu_usage_perc', 'vllm:always', 'vllm:old_count']"},
-        "2.0": {"metrics.py": "N = ['vllm:usage_perc', 'vllm:always', 'vllm:fresh_sum']"},
+        "1.0": {
+            "metrics.py": "N = ['vllm:gpu_usage_perc', 'vllm:kv_all_total_bytes', 'vllm:kv_all_moved_bytes', 'vllm:old_count']"
+        },
+        "2.0": {
+            "metrics.py": "N = ['vllm:usage_perc', 'vllm:kv_all_total_bytes', 'vllm:fresh_sum']"
+        },
     }
 )
 
@@ -188,7 +192,7 @@ METRICS = history_of(
     [
         # A new name beside the one before it.
         ("import vllm\nN = ['vllm:gpu_usage_perc', 'vllm:usage_perc']", []),
-        ("import vllm\nN = {'vllm:gpu_usage_perc': 1, 'vllm:always': 2}", ["gpu_usage_perc"]),
+        ("import vllm\nN = {'vllm:gpu_usage_perc': 1, 'vllm:fresh_sum': 2}", ["gpu_usage_perc"]),
         ("import vllm\nN = ['vllm:old_count', 'vllm:fresh_sum']", ["old_count"]),
         # Others that the code takes instead.
         ("import vllm\nx = m.get('vllm:fresh_sum') or m.get('vllm:old_count')", []),
@@ -199,7 +203,8 @@ METRICS = history_of(
         ("import vllm\nif has('vllm:fresh_sum'): ...\nelse:\n    f('vllm:old_count')", []),
         ("import vllm\nif has('vllm:fresh_sum'):\n    f('vllm:old_count')", ["old_count"]),
         ("import vllm\nif n == 'vllm:fresh_sum': ...\nelif n == 'vllm:old_count': ...", ["old_count"]),
-        ("import vllm\nFORMER = 'vllm:gpu_always'\nN = 'vllm:always'", []),
+        ("import vllm\nFORMER = 'vllm:kv_all_total_bytes'\nN = 'vllm:kv_all_moved_bytes'", []),
+        ("import vllm\nTHRESHOLD = 'vllm:kv_all_total_bytes'\nN = 'vllm:kv_all_moved_bytes'", ["kv_all_moved_bytes"]),
     ],
 )  # fmt: skip
 def test_a_metric_with_another_in_its_place_is_not_missed(
