@@ -268,8 +268,9 @@ class _Scope:
     """Where code stands. Statements bind names in the dicts; code of its own scope has copies.
 
     ``names``: what names mean; ``keys``: the keys of dicts in names, and of those that functions
-    return, as "f()"; ``own``: what methods learn of their instance, as in ``names``; ``own_keys``: the keys of
-    dicts in these, and of those that methods return. ``within``: classes and functions around it.
+    return, as "f()"; ``own``: what methods learn of their instance, as in ``names``; ``own_keys``:
+    the keys of dicts in these, and of those that methods return. ``within``: classes and functions
+    around it.
     ``certain``: releases for which the module cannot be imported without running it; ``tested``: a
     test of the release decides that.
     ``live``: releases for which the code runs; ``caught``: failures that are handled; ``probed``:
@@ -403,9 +404,9 @@ class PythonReader:
                 return self._tests.outcome(test, scope.names)[0]
             case ast.Import() | ast.ImportFrom():
                 return self._import(node, scope)
-            case ast.Expr(ast.Call() as call) | ast.Assign(value=ast.Call() as call) if last_name(
-                call.func
-            ) == "importorskip" and text_of(call.args[0]).startswith("vllm"):
+            case (
+                ast.Expr(ast.Call(function) as call) | ast.Assign(value=ast.Call(function) as call)
+            ) if last_name(function) == "importorskip" and "vllm" in map(_package, call.args):
                 return self._import_or_skip(node, call, scope)
             case ast.ClassDef():
                 self._class(node, scope)
@@ -745,8 +746,10 @@ class PythonReader:
                         known = scope.own.get(f".{name}")
                         same = known is None or set(known) <= set(bound)
                         scope.own[f".{name}"] = scope.names[f".{name}"] = bound if same else ()
-                case ast.Attribute() | ast.Subscript(ast.Attribute(_, "modules")):
-                    self._replace(target, node.value, scope)
+                case ast.Attribute():
+                    self._replace(_resolve(target, scope), node, scope)
+                case ast.Subscript(ast.Attribute(_, "modules"), key):
+                    self._replace([text_of(key)], node, scope, module=True)
                 case ast.Subscript(ast.Name(name), ast.Constant(value)) if name in scope.keys:
                     if (key := str(value)) not in scope.probed:
                         _, earlier = scope.keys[name].get(key, (0, frozenset()))
@@ -754,32 +757,22 @@ class PythonReader:
                 case ast.Tuple() | ast.List() | ast.Starred():
                     _unbind(target, scope)
 
-    def _replace(self, target: ast.expr, value: ast.expr | None, scope: _Scope) -> None:
-        """Note what the code assigns to a name of vLLM, or as a module in ``sys.modules``."""
-        is_module = isinstance(target, ast.Subscript)
-        paths = (
-            [text_of(target.slice)]
-            if isinstance(target, ast.Subscript)
-            else _resolve(target, scope)
-        )
-        self._note_replaced(paths, value, target.lineno, scope, module=is_module)
-
-    def _note_replaced(
+    def _replace(
         self,
         paths: Iterable[str],
-        value: ast.expr | None,
-        line: int,
+        node: ast.Assign | ast.AnnAssign | ast.Call,
         scope: _Scope,
         *,
         module: bool = False,
     ) -> None:
-        """``value`` takes the place of what vLLM has. What a call returns may wrap that."""
+        """Note what the code assigns to names of vLLM. What a call returns may wrap vLLM's."""
+        value = node.args[-1] if isinstance(node, ast.Call) else node.value
         takes_any = isinstance(value, ast.Lambda) and value.args.kwarg is not None
         passes = takes_any or isinstance(value, ast.Call) or last_name(value) in self._passing
         self._spend(len(scope.names))
         kept = set[str]().union(*scope.names.values())
         self.replaced += [
-            Replaced(path, self._file, line, scope.live, passes, path in kept, module)
+            Replaced(path, self._file, node.lineno, scope.live, passes, path in kept, module)
             for path in paths
             if path.startswith("vllm.") and not scope.dry
         ]
@@ -812,7 +805,7 @@ class PythonReader:
                 self._change_keys(expression, scope)
             return
         inner: dict[int, str] = {}
-        """Nodes that are no use, or no use of a kind."""
+        """Nodes that are no use; strings that are no use of some kinds."""
         for node, where in self._parts(expression, scope):
             if isinstance(node, ast.Attribute):
                 self._note_attribute(node, where)
@@ -825,14 +818,8 @@ class PythonReader:
                     self._attribute(node, where)
                     inner |= {id(part): "" for part in chain(node)}
                 case ast.Call(function, arguments):
-                    name = last_name(function)
-                    if name.endswith("getLogger") or name == "importorskip":
-                        inner |= {id(argument): "" for argument in arguments}
-                    elif _READS_VARIABLE.match(name):
-                        inner |= {id(argument): "environment" for argument in arguments}
-                    elif _COMPARES.match(name):
-                        inner |= {id(argument): "name" for argument in arguments}
-                    elif name == "setattr":
+                    inner |= dict.fromkeys(_strings(arguments), _unused_in(last_name(function)))
+                    if last_name(function) == "setattr":
                         self._set_attribute(node, where)
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
                     inner |= {id(part): "" for text in texts for part in walk(text)}
@@ -843,17 +830,15 @@ class PythonReader:
                 case ast.Compare(left, kinds, others):
                     # What a name is compared with need not exist.
                     parts = [part for other in others for part in getattr(other, "elts", [other])]
-                    inner |= {id(part): "name" for part in (left, *parts)}
-                    if isinstance(kinds[0], (ast.In, ast.NotIn)):
-                        inner[id(left)] = "" if last_name(others[0]) == "environ" else "name"
-                    elif isinstance(kinds[0], ast.Eq):
+                    inner |= dict.fromkeys(_strings([left, *parts]), "name environment")
+                    if isinstance(kinds[0], ast.Eq):
                         # The project's own server finds out what it is asked for.
                         self._strings.define(text_of(others[0]) or text_of(left))
                 case ast.Subscript(_, key, ast.Load() | ast.Del()):
-                    inner[id(key)] = "environment"
+                    inner |= dict.fromkeys(_strings([key]), "environment")
                 case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple() | ast.Set():
                     if not isinstance(node, (ast.Constant, ast.JoinedStr)):
-                        inner |= {id(part): "environment" for part in _only_named(node)}
+                        inner = dict.fromkeys(_strings(_only_named(node)), "environment") | inner
                     if (kind := inner.get(id(node), "none")) and not where.speaks:
                         self._text(node, where, kind)
 
@@ -910,11 +895,11 @@ class PythonReader:
     def _set_attribute(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too."""
         match call.args:
-            case [owner, name, value] if text_of(name):
+            case [owner, name, _] if text_of(name):
                 paths = [f"{path}.{text_of(name)}" for path in _resolve(owner, scope)]
-                self._note_replaced(paths, value, call.lineno, scope)
-            case [path, value] if text_of(path):
-                self._note_replaced([text_of(path)], value, call.lineno, scope)
+                self._replace(paths, call, scope)
+            case [path, _] if text_of(path):
+                self._replace([text_of(path)], call, scope)
 
     def _change_keys(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``kwargs.update(...)``, ``kwargs.setdefault(...)`` and ``kwargs.pop(...)``."""
@@ -933,10 +918,10 @@ class PythonReader:
             scope.keys[name] = {key: line for key, line in keys.items() if key != text_of(first)}
 
     def _text(self, node: ast.expr, scope: _Scope, without: str) -> None:
-        """Record the uses in a string, ``without`` those of a kind."""
+        """Record the uses in a string, ``without`` those of some kinds."""
         place = self._place(node, scope)
         uses = self._strings.uses_in(node, place, self._surroundings(place.line, scope))
-        left_out = (without, "name") if scope.module.fakes else (without,)
+        left_out = [*without.split(), "name"] if scope.module.fakes else without.split()
         self._record([use for use in uses if use.kind not in left_out], scope)
         self.imports += named_in(text_of(node), self._file, scope.live)
 
@@ -1036,6 +1021,26 @@ class PythonReader:
 def _for(scope: _Scope, releases: Releases) -> _Scope:
     """Return the scope of what runs for these releases only."""
     return scope if scope.live <= releases else replace(scope, live=scope.live & releases)
+
+
+def _package(node: ast.expr) -> str:
+    """Return the package of the module that a string names."""
+    return text_of(node).partition(".")[0]
+
+
+def _strings(nodes: Iterable[ast.expr]) -> list[int]:
+    """Return the ids of the strings among nodes."""
+    return [id(node) for node in nodes if isinstance(node, (ast.Constant, ast.JoinedStr))]
+
+
+def _unused_in(function: str) -> str:
+    """Return the kinds of use that strings are not which are given to a function; empty if they
+    are none at all, "none" if they may be any."""
+    if function.endswith("getLogger") or function == "importorskip":
+        return ""
+    if _READS_VARIABLE.match(function):
+        return "environment"
+    return "name" if _COMPARES.match(function) else "none"
 
 
 def _only_named(collection: ast.List | ast.Tuple | ast.Set) -> Sequence[ast.expr]:

@@ -57,7 +57,8 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
             f"    except ImportError:\n        pass\n    {OLD}",
         # Strings that are compared.
         "assert 'vllm.utils.get_port' in names(vllm)",
-        "import vllm\nif module in ('vllm.utils.get_port', 'x'): ...",
+        "import vllm\nif module in ('vllm.utils.get_port', 'x', 'y'): ...",
+        "if name in ('VLLM_OLD', 'VLLM_OTHER', 'x') or name == 'VLLM_OLD': ...",
         "import vllm\nself.assertIn('vllm.utils.get_port', names)\nname.startswith('vllm.utils.get_port')",
         # Variables that are read or removed.
         "for name in ('VLLM_OLD', 'VLLM_KEPT'):\n    os.environ.pop(name, None)",
@@ -92,6 +93,8 @@ def test_what_the_release_does_not_get_to_is_no_breakage(
         f"def f():\n    try:\n        import flash\n        {NEW}\n        return get_port\n"
             f"    except ImportError:\n        pass\n    {OLD}",
         "patch_all(['vllm.utils.get_port'])",
+        "import vllm.utils\nassert vllm.utils.get_port in names",
+        "import vllm.utils\nx = getattr(vllm.utils.get_port, 'x', None)",
         "os.environ.update({'VLLM_OLD': '1'})",
         "os.environ.setdefault('VLLM_OLD', '1')",
         "monkeypatch.setenv('VLLM_OLD', '1')",
