@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from .definitions import Parameter, Signature, bases_of, is_class, is_function, signature_of
-from .store import BRIEF, History, definitions_at, member_of
+from .store import BRIEF, History, definition_at, definitions_at, member_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -262,11 +262,12 @@ class Lookup:
 
     def _read_classes_in(self, member: str) -> dict[tuple[str, str], list[str]]:
         """Return the classes in a package, with the last names of their bases."""
+        classes = self._history.classes_in(member)
+        definitions = ((key, definition_at(classes[key], self._release)) for key in classes)
         return {
-            (module, symbol): [base.rpartition(".")[2] for base in bases_of(definition)]
-            for module in self._history.modules_in(member)
-            for symbol, definition in self._symbols(module).items()
-            if "." not in symbol and is_class(definition)
+            key: [base.rpartition(".")[2] for base in bases_of(definition)]
+            for key, definition in definitions
+            if definition is not None and is_class(definition)
         }
 
     def _typed(self, module: str, name: str) -> Symbol | None:

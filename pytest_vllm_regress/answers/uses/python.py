@@ -838,7 +838,8 @@ class PythonReader:
                     inner |= dict.fromkeys(_strings([key]), "environment")
                 case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple() | ast.Set():
                     if not isinstance(node, (ast.Constant, ast.JoinedStr)):
-                        inner = dict.fromkeys(_strings(_only_named(node)), "environment") | inner
+                        for part in _strings(_only_named(node)):
+                            inner.setdefault(part, "environment")
                     if (kind := inner.get(id(node), "none")) and not where.speaks:
                         self._text(node, where, kind)
 
