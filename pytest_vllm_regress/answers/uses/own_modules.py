@@ -36,15 +36,16 @@ class Import:
 class Replaced:
     """Something of vLLM that the project assigns: ``vllm.utils.f = own``.
 
-    ``passes``: what it assigns takes any keywords, and may pass them to what was there. ``kept``:
-    its file still has what was there, under another name. ``module``: the project makes a module.
+    ``value``: the name of what it assigns; empty for another value, which may wrap what was there.
+    ``kept``: its file still has what was there, under another name. ``module``: the project makes a
+    module.
     """
 
     path: str
     file: str
     line: int
     live: Releases
-    passes: bool = False
+    value: str = ""
     kept: bool = False
     module: bool = False
 

@@ -218,6 +218,7 @@ class ProjectReader:
         self._imports: dict[str, list[Import]] = {}
         self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
+        self._passing: set[str] = set()
         self._replaced: dict[str, list[Replaced]] = defaultdict(list)
         self._strings = StringReader(history)
         self._uses: dict[Use, None] = {}
@@ -375,8 +376,9 @@ class ProjectReader:
         if replaced.module or not is_whole:
             return True
         # An import fails where the name does not exist, and so does reading it to keep it.
+        passes_nothing = bool(replaced.value) and replaced.value not in self._passing
         is_later = is_other_file or use.place.line > replaced.line
-        return is_later and (bool(use.roots) if use.kind == "name" else not replaced.passes)
+        return is_later and (bool(use.roots) if use.kind == "name" else passes_nothing)
 
     def _is_same(self, one: str, other: str) -> bool:
         """Return whether two paths mean the same thing in any release."""
@@ -402,6 +404,7 @@ class ProjectReader:
             yield from uses
             self._imports[name], self._functions[name] = reader.imports, reader.functions
             self._programs += [name] * is_program(text)
+            self._passing |= reader.passing
             for replaced in reader.replaced:
                 self._replaced[replaced.path.rpartition(".")[2]].append(replaced)
             if part_of(name) != TESTS:

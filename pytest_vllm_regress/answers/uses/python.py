@@ -42,7 +42,6 @@ from .own_modules import ChosenFunction, Import, Replaced, imports_of, named_in
 from .strings import NEAR, StringReader, Surroundings, alternatives_in
 from .use import Place, Use, UsedCall
 
-_IMPORTS = ("import_module", "__import__")
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
@@ -323,8 +322,9 @@ class PythonReader:
         """Releases for which an import at the top fails, so that the rest is not reached."""
         self.replaced: list[Replaced] = []
         self._methods: set[str] = set()
-        self._passing: set[str] = set()
-        """Names of functions and methods, and of those that take any keywords."""
+        """Names of functions and methods."""
+        self.passing: set[str] = set()
+        """Names of functions that take any keywords, and of classes that inherit from vLLM's."""
         self._given_versions: set[tuple[str, int]] = set()
         self._marked: Releases = tests.all
         """Releases for which pytest runs the tests of the module."""
@@ -362,7 +362,7 @@ class PythonReader:
             match node:
                 case ast.FunctionDef(name, arguments):
                     self._methods.add(name)
-                    self._passing |= {name} if arguments.kwarg else set()
+                    self.passing |= {name} if arguments.kwarg else set()
                 case ast.Call(ast.Name(name), arguments) if name in self.functions:
                     given = enumerate(arguments)
                     self._given_versions |= {(name, n) for n, a in given if is_version(a, {})}
@@ -610,6 +610,7 @@ class PythonReader:
                 bases += paths
                 exist = (self._tests.exists(path)[0] for path in paths)
                 scope = _for(scope, frozenset().union(*exist))
+        self.passing |= {node.name} if bases else set()
         own: Names = {".": tuple(f"{path}()" for path in bases)} if bases else {}
         if bases and _resolve(node.bases[0], scope):  # of others it is not known what comes first
             own["super()"] = own["."]
@@ -767,14 +768,14 @@ class PythonReader:
     ) -> None:
         """Note what the code assigns to names of vLLM. What a call returns may wrap vLLM's."""
         value = node.args[-1] if isinstance(node, ast.Call) else node.value
-        takes_any = isinstance(value, ast.Lambda) and value.args.kwarg is not None
-        passes = takes_any or isinstance(value, ast.Call) or last_name(value) in self._passing
         self._spend(len(scope.names))
         kept = set[str]().union(*scope.names.values())
         self.replaced += [
-            Replaced(path, self._file, node.lineno, scope.live, passes, path in kept, module)
+            Replaced(
+                path, self._file, node.lineno, scope.live, last_name(value), path in kept, module
+            )
             for path in paths
-            if path.startswith("vllm.") and not scope.dry
+            if path.startswith("vllm.") and "()" not in path and not scope.dry
         ]
 
     def _instance_of(self, name: str, of: ast.expr | None, scope: _Scope) -> None:
@@ -1065,10 +1066,11 @@ def _may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:
                 return True
         case ast.Pass():
             return True
-    # Nothing but an import raises ImportError.
+    # Only an import raises ImportError, but what is called may have one.
     is_simple = isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return))
-    imports = any(last_name(part) in _IMPORTS for part in walk(node)) if is_simple else True
-    return bool(caught) and caught <= {"module", "name"} and not imports
+    calls = (part for part in walk(node) if isinstance(part, ast.Call)) if is_simple else ()
+    only_says = is_simple and all(_says(call) for call in calls)
+    return bool(caught) and caught <= {"module", "name"} and only_says
 
 
 def _maybe(scope: _Scope) -> _Scope:

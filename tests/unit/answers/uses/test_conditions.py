@@ -92,6 +92,7 @@ def test_what_the_release_does_not_get_to_is_no_breakage(
         f"needs = pytest.mark.skipif(not torch.cuda.is_available())\n@needs\ndef test():\n    {OLD}",
         f"def f():\n    try:\n        import flash\n        {NEW}\n        return get_port\n"
             f"    except ImportError:\n        pass\n    {OLD}",
+        f"def f():\n    try:\n        return other()\n    except ImportError:\n        pass\n    {OLD}",
         "patch_all(['vllm.utils.get_port'])",
         "import vllm.utils\nassert vllm.utils.get_port in names",
         "import vllm.utils\nx = getattr(vllm.utils.get_port, 'x', None)",
