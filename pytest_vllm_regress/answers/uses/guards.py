@@ -353,12 +353,15 @@ class VersionTests:
         return ()
 
     def _compared(self, left: ast.expr, kind: ast.cmpop, right: ast.expr, names: Names) -> Branches:
-        sign, bound = _SIGNS.get(type(kind), ""), self._bound(right)
-        if bound is None:
-            sign, left, bound = sign.translate(_MIRRORED), right, self._bound(left)
-        if bound is None or not is_version(left, names) or not sign:
-            return self._any
-        return self._split(_OPERATORS[sign], bound, _length(left))
+        sign = _SIGNS.get(type(kind), "")
+        for side, other, operator in (
+            (left, right, sign),
+            (right, left, sign.translate(_MIRRORED)),
+        ):
+            bound = self._bound(other) if operator and is_version(side, names) else None
+            if bound is not None:
+                return self._split(_OPERATORS[operator], bound, _length(side))
+        return self._any
 
     def _bound(self, node: ast.expr | None) -> Version | None:
         """Return the version that is written out, or kept in a name."""

@@ -35,6 +35,8 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         f"import vllm\nclass A:\n    def __init__(self):\n        self.release = Version(vllm.__version__)\n"
             f"    def f(self):\n        if self.release < Version('2.0'):\n            {OLD}",
         f"class A:\n    def f(self):\n        if self._vllm_version < Version('2.0'):\n            {OLD}",
+        f"try:\n    vllm_version = version('vllm')\nexcept OSError:\n    vllm_version = '0.0'\n"
+            f"if Version('1.0') <= Version(vllm_version) < Version('2.0'):\n    {OLD}",
         # Tables by release.
         f"def old():\n    {OLD}\ndef new():\n    {NEW}\nRUN = {{'1.0': old, '2.0': new}}\nRUN[version('vllm')]()",
         "import vllm\nPATHS = {'1.0': 'vllm.utils.get_port', '2.0': 'vllm.utils.network.get_port'}",
