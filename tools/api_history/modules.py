@@ -17,6 +17,7 @@ from pytest_vllm_regress.answers.api_history.definitions import (
     module_name,
     text_of,
 )
+from pytest_vllm_regress.answers.api_history.store import BRIEF
 
 ROOT = "vllm"
 _LAZY = re.compile(r"(\.*)([\w.]*):(\w+)")
@@ -72,6 +73,7 @@ class Module:
         self._name, self._is_package = name, is_package
         self._runtime = True
         """Whether the statements that are read run, and are not for type checkers only."""
+        self._is_brief = BRIEF.fullmatch(name) is not None
         self._is_branch = False
         """Whether the statements that are read may be left out for others."""
         self.symbols: dict[str, str] = {}
@@ -120,11 +122,11 @@ class Module:
         kept = self.symbols.get(name, "")
         if not self._runtime:
             self.symbols[name] = kept or f"?{definition}"
-        # `try: class X ... except ImportError: X = None` has the class, and so has
-        # `if HAS_IT: from vllm.x import X ... else: X = None`.
+        # `try: class X ... except ImportError: X = None` has the class. Where plain values are left
+        # out, `if HAS_IT: from vllm.x import X ... else: X = None` has the import.
         elif not (
             (kept.startswith(("def", "class", "@", "async")) and definition[0] in "=<")
-            or (self._is_branch and kept[:1] == "<" and definition == "=")
+            or (self._is_brief and self._is_branch and kept[:1] == "<" and definition == "=")
         ):
             self.symbols[name] = definition
 
