@@ -656,7 +656,15 @@ class PythonReader:
         defaults = (*arguments.defaults, *filter(None, arguments.kw_defaults))
         for expression in (*node.decorator_list, *defaults):
             self._expression(expression, scope)
-        inner = self._nested(scope, caught=frozenset(), within=(*scope.within, node), returns=[])
+        # A plugin is a function of this name, which vLLM calls when it starts.
+        certain = scope.certain if node.name == "register" else frozenset[int]()
+        inner = self._nested(
+            scope,
+            caught=frozenset(),
+            within=(*scope.within, node),
+            returns=[],
+            certain=certain,
+        )
         inner.names.update(scope.own)
         positional = (*arguments.posonlyargs, *arguments.args)
         for number, argument in enumerate((*positional, *arguments.kwonlyargs)):

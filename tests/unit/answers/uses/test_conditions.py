@@ -161,6 +161,7 @@ REFUSES = "import vllm.utils as u\nimport other\n"
     [
         ("get_port = getattr(u, 'get_port', None)\nif get_port is None:\n    raise OSError", ["2.0"]),
         ("if version('vllm') == '2.0':\n    raise OSError", ["2.0"]),
+        ("def register():\n    if version('vllm') == '2.0':\n        raise OSError", ["2.0"]),
         ("x = getattr(other, 'x', None)\nif x is None:\n    raise OSError", []),
         (
             "try:\n    from flash import fast\nexcept ImportError:\n    fast = None\n"
