@@ -104,6 +104,7 @@ class Lookup:
         self.signature = _remembered(self._signature)
         self._symbols = functools.cache(self._read_symbols)
         self._classes_in = functools.cache(self._read_classes_in)
+        self._below = functools.cache(self._read_below)
         self._ancestors = functools.cache(self._read_ancestors)
 
     def has_module(self, module: str) -> bool:
@@ -245,8 +246,13 @@ class Lookup:
     def _in_subclass(self, owner: Symbol, name: str) -> bool:
         """Return whether a class below ``owner`` in its package has the member: what is annotated
         with a class may be one of these."""
-        classes = self._classes_in(member_of(owner.module))
-        below = {owner.name}
+        below = self._below(member_of(owner.module), owner.name)
+        return any(self._definition(module, f"{symbol}.{name}") for module, symbol in below)
+
+    def _read_below(self, member: str, name: str) -> list[tuple[str, str]]:
+        """Return the classes in a package, by module and name, that inherit from one of that name."""
+        classes = self._classes_in(member)
+        below = {name}
         while (
             more := {
                 symbol for (_, symbol), bases in classes.items() if not below.isdisjoint(bases)
@@ -254,11 +260,7 @@ class Lookup:
             - below
         ):
             below |= more
-        return any(
-            self._definition(module, f"{symbol}.{name}")
-            for module, symbol in classes
-            if symbol in below and symbol != owner.name
-        )
+        return [key for key in classes if key[1] in below and key[1] != name]
 
     def _read_classes_in(self, member: str) -> dict[tuple[str, str], list[str]]:
         """Return the classes in a package, with the last names of their bases."""
