@@ -54,7 +54,7 @@ _PULL = re.compile(r"/pull/(\d+)\Z")
 
 class PatchEffect(enum.StrEnum):
     """Effect of the patch on a case. ``UNCLEAR``: one side gave no clear verdict. ``NOT_RUN``: the
-    base shows the failure already, or the case does not apply to it, so nothing can break."""
+    base shows the failure already, is unclear, or the case does not apply, so nothing can break."""
 
     BREAKS = "breaks"
     FIXES = "fixes"
@@ -174,12 +174,16 @@ def effect_on(
         return CaseEffect(case, PatchEffect.NOT_RUN, old_verdict, "")
     new_verdict = verdict_of(after).value if after else "no result"
     new_results = {result.test: result for result in after}
+    reasons = (one_line(r.reason) for r in after if r.test not in {old.test for old in before})
+    no_result = next(reasons, "no result with the patch")
     by_effect: dict[PatchEffect, dict[str, str]] = {}
     for old in before:
         new = new_results.get(old.test)
         # What the base keeps of ended requests, the patch does not break.
-        effect = _effect_on_test(_apart_from(old.held, old), _apart_from(old.held, new))
-        why = one_line(new.reason) if new else "no result with the patch"
+        effect, why = PatchEffect.UNCLEAR, no_result
+        if new is not None:
+            effect = _effect_on_test(_apart_from(old.held, old), _apart_from(old.held, new))
+            why = one_line(new.reason)
         by_effect.setdefault(effect, {})[old.test] = why
     effect = next((effect for effect in PatchEffect if effect in by_effect), PatchEffect.UNCLEAR)
     tests = by_effect.get(effect, {}) if effect is not PatchEffect.UNCHANGED else {}
@@ -202,11 +206,9 @@ def _effect_on_test(before: Verdict, after: Verdict) -> PatchEffect:
     return PatchEffect.UNCLEAR if unclear else PatchEffect.UNCHANGED
 
 
-def _apart_from(held: tuple[str, ...], result: TestResult | None) -> Verdict:
+def _apart_from(held: tuple[str, ...], result: TestResult) -> Verdict:
     """Return the verdict of a test as if an engine might keep ended requests in the containers
-    ``held``; INCONCLUSIVE if there is no result."""
-    if result is None:
-        return Verdict.INCONCLUSIVE
+    ``held``."""
     return Verdict.FIXED if result.held and set(result.held) <= set(held) else result.verdict
 
 
@@ -290,8 +292,8 @@ class BaseVerdicts(Journal):
     """Verdicts on a base, kept for the next patch to it: by its code, the release below it, and
     each case. The simulated device is the only one for code without its own compiled parts.
 
-    An INCONCLUSIVE verdict is not kept, because it says more about this run than about the base,
-    unless the base keeps requests that have ended.
+    An INCONCLUSIVE verdict is kept only if the test saw something: otherwise it says more about this
+    run than about the base.
     """
 
     def __init__(self, comparison: PatchComparison, pytest_args: Sequence[str]) -> None:
@@ -306,7 +308,9 @@ class BaseVerdicts(Journal):
 
     def add(self, batch: Batch, run: RunResult) -> None:
         unclear = {
-            r.case_id for r in run.results if r.verdict is Verdict.INCONCLUSIVE and not r.held
+            r.case_id
+            for r in run.results
+            if r.verdict is Verdict.INCONCLUSIVE and r.observation is None
         }
         super().add(batch.without(unclear), run)
 
@@ -453,8 +457,8 @@ def compare(
     after_closest: Callable[[Recorded], None] | None = None,
 ) -> PatchReport:
     """Run the cases on the base, unless its verdicts are known, and with the patch where that can
-    change something: a case that the base fails already is run only if it is related to the
-    changed files, because the patch may fix it.
+    change something: a case that the base fails already, or that is unclear there, is run only if
+    it is related to the changed files, because the patch may fix it.
 
     ``after_closest`` is called before the farther cases are run, with what provides a block: what
     processes execute that are started in it, counts as exercised."""
@@ -508,9 +512,12 @@ def _by_case(results: Iterable[TestResult]) -> dict[str, list[TestResult]]:
 def _is_worth_a_run(
     case: Case, before: Mapping[str, Sequence[TestResult]], related: frozenset[str]
 ) -> bool:
-    verdict = verdict_of(before.get(case.id, ()))
-    passes_or_unclear = verdict.shown is False or verdict is Verdict.INCONCLUSIVE
-    return passes_or_unclear or case.id in related
+    results = before.get(case.id, ())
+    verdict = verdict_of(results)
+    can_break = verdict.shown is False or (
+        verdict is Verdict.INCONCLUSIVE and any(r.verdict.shown is False or r.held for r in results)
+    )
+    return can_break or case.id in related
 
 
 def _note(before: Mapping[str, Sequence[TestResult]], cell: Cell) -> str:

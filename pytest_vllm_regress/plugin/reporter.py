@@ -142,8 +142,9 @@ class Recorder:
         return done
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
-        self._write(self._complete_results() if interrupted else self._results)
+        broken_off = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        cut = session.exitstatus in broken_off
+        self._write(self._complete_results() if cut else self._results)
         if self._nothing_on_gpu and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

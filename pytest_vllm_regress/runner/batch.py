@@ -327,19 +327,16 @@ def with_missing_cases(
     batch: Batch, reported: RunResult, status: int, unreadable: str = "", output: str = ""
 ) -> RunResult:
     """Return what pytest reported of the batch's own cases, with an INCONCLUSIVE result for each
-    case that is missing.
+    case that is missing. A pytest that is broken off reports only cases whose tests had all ended.
 
-    After an exit status other than 0 and 1 every case gets one, because tests that are missing
-    cannot be told from tests that do not exist.
     ``unreadable``: why the report is missing or cannot be read. ``output``: the end of pytest's
     output, if it is not above.
     """
     case_ids = {case.id for case in batch.cases}
     results = tuple(result for result in reported.results if result.case_id in case_ids)
-    missing, problems = batch.cases, reported.problems
-    why = f"pytest {describe_status(status)}"
+    missing = batch.without({result.case_id for result in results}).cases
+    problems, why = reported.problems, f"pytest {describe_status(status)}"
     if status in (0, 1):
-        missing = batch.without({result.case_id for result in results}).cases
         unreadable = unreadable or " and reported nothing for this case"
     excerpt = f". Its output ends with: {output}" if output else ": see its output above"
     if status == 1 and not missing and all(result.expected for result in results):
@@ -348,6 +345,8 @@ def with_missing_cases(
             for result in results
         )
         problems += (f"{batch.environment}: {_NOTHING_ON_GPU if on_gpu else _UNEXPLAINED}",)
+    elif status not in (0, 1) and not missing:
+        problems += (f"{batch.environment}: {why}, after all results{excerpt}",)
     return RunResult(
         results + inconclusive_results(batch, missing, why + unreadable + excerpt), problems
     )

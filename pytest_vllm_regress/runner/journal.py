@@ -89,11 +89,11 @@ class Journal:
         )
 
     def add(self, batch: Batch, run: RunResult) -> None:
-        """Keep these results."""
+        """Keep these results, but not of cases of which no test ended: they are run again."""
         entries = {}
         for case in batch.cases:
             case_results = tuple(result for result in run.results if result.case_id == case.id)
-            if case_results:
+            if any(result.device != "unknown" for result in case_results):
                 name, stored = _name(batch, case), RunResult(case_results)
                 entries[name] = JournalEntry(self._version(batch, case), stored.to_json())
                 self._runs[name] = stored

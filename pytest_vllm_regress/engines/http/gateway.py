@@ -105,7 +105,8 @@ class Gateway:
         self.book.clear()
         self.faults.clear()
         self.answered.clear()
-        self._run(self._end_refusal())
+        if self._thread.is_alive():  # a stopped server is known until nothing refers to it
+            self._run(self._end_refusal())
 
     def close(self) -> None:
         """Break all connections and stop listening."""

@@ -1,5 +1,5 @@
 """The exercise on the base of a patch and with it: the answers of the base are kept for the next
-patch to it, and what differs is asked once more on both sides."""
+patch to it, and what differs is asked again on both sides."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from .workload import FOLDER, described, stations
 Say = Callable[[str], None]
 SIDE_S = 300.0
 """Time after which no station is begun; all of them take two minutes on two cores."""
+RUNS = 3
+"""How often both sides must give different answers."""
 _MAX_SHOWN = 5
 _WORDS = {Grade.BREAKS: "breaks", Grade.RESULT: "changes", Grade.COURSE: "changes"}
 
@@ -161,30 +163,36 @@ def compare_exercise(
         with recorded():
             after = dict(Exercise(session, comparison.after, list(kept)).run())
         found = _found(kept, after)
-        sure = found and _repeated(comparison, session, kept, after, say)
-    stable = [one for one in found if one.name in {other.name for other in sure}]
+        sure = {one.name for one in found}
+        for runs in range(2, RUNS + 1):
+            sure &= _differing_again(comparison, session, kept, sure, runs, say)
+    stable = [one for one in found if one.name in sure]
     left_out = tuple(name for name in names if name not in after)
     return ExerciseComparison(
         tuple(stable), _count(kept, after), len(found) - len(stable), left_out
     )
 
 
-def _repeated(
+def _differing_again(
     comparison: PatchComparison,
     session: Session,
     kept: Store[StationAnswers],
-    after: Mapping[str, Answers],
+    answers: Collection[str],
+    runs: int,
     say: Say,
-) -> list[Difference]:
-    """Run the stations that differ again, on the base only if it was run once so far. Return what
-    still differs."""
-    names = [name for name in after if differences(kept[name].answers, after[name])]
-    say(f"running {', '.join(names)} of the exercise again: what differs must differ twice")
+) -> set[str]:
+    """Run the stations of these answers again, on the base only if it was run less than ``runs``
+    times so far. Return the names of the answers that still differ."""
+    names = sorted({name.partition("/")[0] for name in answers})
+    if not names:
+        return set()
+    say(f"running {', '.join(names)} of the exercise again: what differs must always differ")
     again = dict(Exercise(session, comparison.after, names).run())
-    if unsure := [name for name in names if kept[name].runs == 1]:
-        for name, answers in Exercise(session, comparison.before, unsure).run():
-            kept.add(name, kept[name].with_run(answers))
-    return _found(kept, {name: again[name] for name in again if kept[name].runs > 1})
+    if unsure := [name for name in names if kept[name].runs < runs]:
+        for name, before in Exercise(session, comparison.before, unsure).run():
+            kept.add(name, kept[name].with_run(before))
+    found = _found(kept, {name: again[name] for name in again if kept[name].runs >= runs})
+    return {one.name for one in found}
 
 
 def all_names() -> list[str]:

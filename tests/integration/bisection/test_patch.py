@@ -15,6 +15,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli import try_
@@ -22,7 +23,7 @@ from pytest_vllm_regress.environments import bases, git
 from pytest_vllm_regress.environments.downloads import Downloads
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
-from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.errors import Kind, UsageError
 from pytest_vllm_regress.fuzz.exercise.comparison import ExerciseComparison
 from pytest_vllm_regress.fuzz.exercise.differences import Difference, Grade
 from pytest_vllm_regress.history.case_coverage import CaseCoverage
@@ -155,7 +156,7 @@ BAD, GOOD, OTHER, NONE = (
         ((BAD, BAD), (OTHER, BAD), PatchEffect.UNCLEAR, ("t0",)),
         ((OTHER,), (GOOD,), PatchEffect.UNCLEAR, ("t0",)),
         ((NONE, GOOD), (NONE, GOOD), PatchEffect.UNCHANGED, ()),
-        ((GOOD,), (), PatchEffect.BREAKS, ("t0",)),
+        ((GOOD,), (), PatchEffect.UNCLEAR, ("t0",)),
         ((), (), PatchEffect.UNCLEAR, ()),
     ],
 )
@@ -174,6 +175,14 @@ def test_the_effect_follows_from_both_sides(
     change = effect_on(case, *sides)
     assert (change.effect, change.tests) == (effect, tests)
     assert effect_on(case, [], None).effect is PatchEffect.NOT_RUN
+
+
+def test_a_pytest_that_was_broken_off_is_no_effect_of_the_patch(tmp_path: Path) -> None:
+    case = case_named(tmp_path, "demo")
+    before = [TestResult("demo", "t", GOOD, "passed", "sim", "e")]
+    after = [TestResult("demo", "demo (no test)", OTHER, "pytest had an error", "unknown", "e")]
+    effect = effect_on(case, before, after)
+    assert (effect.effect, effect.why) == (PatchEffect.UNCLEAR, "pytest had an error")
 
 
 @pytest.mark.parametrize(
@@ -212,6 +221,7 @@ def ran(
     case_named(tmp_path, "breaks")
     case_named(tmp_path, "stays")
     case_named(tmp_path, "unclear")
+    case_named(tmp_path, "seen")
     case_named(tmp_path, "fixed", test="from vllm.engine import x\n")
     ran: list[tuple[str, tuple[str, ...]]] = []
 
@@ -224,10 +234,15 @@ def ran(
             "fixed": GOOD if patched else BAD,
             "stays": BAD,
             "unclear": OTHER,
+            "seen": OTHER,
         }
+        seen = Observation(Kind.HANG, "generate")
         return RunResult(
             tuple(
-                TestResult(case.id, "t", verdicts[case.id], "as seen" * 99, "sim", name)
+                TestResult(
+                    *(case.id, "t", verdicts[case.id], "as seen" * 99, "sim", name),
+                    observation=seen if case.id == "seen" else None,
+                )
                 for case in batch.cases
             )
         )
@@ -270,25 +285,29 @@ def test_what_cannot_break_is_not_run_and_the_base_only_once(
     (builder.place / "vllm/engine.py").write_text("2")
     command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place), "--jobs", "1"]
     assert cli.main(command) == 1
-    related, others = ("fixed",), ("breaks", "stays", "unclear")
+    related, others = ("fixed",), ("breaks", "seen", "stays", "unclear")
     assert ran == [
         ("base", related),
         ("patch", related),
         ("base", others),
-        ("patch", ("breaks", "unclear")),
+        ("patch", ("breaks",)),
     ]
     output = capsys.readouterr().out
     assert "to be built first: vllm-0.8.4: downloads of at most 3.0 GiB" in output
     assert f"breaks breaks: t: {'as seen' * 99}" in output
-    assert "Not run, because REPRODUCED at the base already (1): stays" in output
+    for verdict, case_id in (("REPRODUCED", "stays"), ("INCONCLUSIVE", "seen, unclear")):
+        assert (
+            f"Not run, because {verdict} at the base already ({case_id.count(',') + 1}): {case_id}"
+            in output
+        )
     ran.clear()
     (builder.place / "vllm/engine.py").write_text("def run(): return 3")
     assert cli.main([*command, "--format", "markdown"]) == 1
-    # An unclear verdict says more about the run than about the base.
-    assert ran == [("patch", related), ("base", ("unclear",)), ("patch", ("breaks", "unclear"))]
+    # An unclear verdict of a test that saw nothing says more about the run than about the base.
+    assert ran == [("patch", related), ("base", ("unclear",)), ("patch", ("breaks",))]
     comment = capsys.readouterr().out
     assert len(comment.splitlines()) <= 60
-    assert "1 of 1 changed functions are not exercised by the 3 cases" in comment
+    assert "1 of 1 changed functions are not exercised by the 2 cases" in comment
     ran.clear()
     assert cli.main([*command, "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["not_executed"] == ["vllm.engine:run"]
@@ -314,13 +333,13 @@ def test_the_exercise_follows_the_closest_cases(
     (builder.place / "vllm/engine.py").write_text("2")
     command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place), "--jobs", "1"]
     cli.main(command)
-    closest, others = ("fixed",), ("breaks", "stays", "unclear")
+    closest, others = ("fixed",), ("breaks", "seen", "stays", "unclear")
     assert ran[:4] == [("base", closest), ("patch", closest), ("exercise", ()), ("base", others)]
     assert "changes s/a/1: text: before x, after y" in capsys.readouterr().out
     ran.clear()
     assert cli.main([*command, "stays"]) == 0
     assert ("exercise", ()) not in ran, "who names cases asks for these alone"
-    for name in ("breaks", "unclear"):
+    for name in ("breaks", "seen", "unclear"):
         shutil.rmtree(tmp_path / "cases" / name)
     assert cli.main(command) == 0, "another answer breaks nothing by itself"
     grade = Grade.BREAKS

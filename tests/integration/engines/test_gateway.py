@@ -298,6 +298,11 @@ def test_the_end_of_the_server_breaks_the_connection(
         client.post(CHAT, json={})
 
 
+def test_what_was_scripted_for_a_stopped_server_can_be_forgotten(gateway: Gateway) -> None:
+    gateway.close()
+    gateway.clear()
+
+
 def test_another_program_at_the_address_of_the_server_is_named(
     upstream: Upstream, watch: ScriptWatch
 ) -> None:

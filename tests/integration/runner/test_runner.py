@@ -241,7 +241,8 @@ def test_a_pytest_that_dies_after_some_verdicts(make_case: MakeCase) -> None:
     ]
     killed, _ = run(plan_batches([a], ["x"]), {"x": (reported, -11)})
     assert killed.exit_code == 1
-    assert [r.verdict.value for r in killed.run.results] == ["FIXED", "INCONCLUSIVE"]
+    assert [r.verdict.value for r in killed.run.results] == ["FIXED"]
+    assert "was ended by SIGSEGV, after all results" in killed.run.problems[0]
 
 
 def test_a_failure_without_a_verdict_is_a_problem(make_case: MakeCase) -> None:

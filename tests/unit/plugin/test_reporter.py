@@ -142,8 +142,9 @@ def test_the_file_is_written_after_each_case_and_at_the_end(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("with_workers", [False, True])
-def test_an_interrupted_run_leaves_out_a_case_of_which_a_test_is_missing(
-    tmp_path: Path, with_workers: bool
+@pytest.mark.parametrize("status", [pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR])
+def test_a_run_that_was_broken_off_leaves_out_a_case_of_which_a_test_is_missing(
+    tmp_path: Path, with_workers: bool, status: pytest.ExitCode
 ) -> None:
     file = tmp_path / "report.json"
     reporter = recorder(report=file)
@@ -162,7 +163,7 @@ def test_an_interrupted_run_leaves_out_a_case_of_which_a_test_is_missing(
         for known in (judged(verdict), report(when="teardown")):
             known.nodeid = test
             reporter.pytest_runtest_logreport(known)
-    reporter.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.INTERRUPTED))  # type: ignore[arg-type]
+    reporter.pytest_sessionfinish(SimpleNamespace(exitstatus=status))  # type: ignore[arg-type]
     assert [written.verdict for written in read_results(file).results] == [Verdict.REPRODUCED]
 
 

@@ -185,6 +185,25 @@ def test_the_reason_of_a_case_without_a_verdict_has_the_end_of_pytests_output(
     }
 
 
+def test_a_case_of_which_no_test_ended_is_run_again(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
+    def broken_off(log: object, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        options = dict(part.split("=", 1) for part in command if part.startswith("--vllm-"))
+        ended = TestResult(cases[0].id, "t", Verdict.FIXED, "passed", "sim", "a")
+        results.append_results(Path(options["--vllm-report"]), RunResult((ended,)))
+        return 3
+
+    executor = ThreadsExecutor(lambda name: None, 1, lambda line: None, broken_off)
+    first = run_with(executor, [batch("a", cases)], journal)
+    assert [r.verdict.value for r in first.run.results] == ["FIXED", "INCONCLUSIVE"]
+    assert "pytest had an internal error" in first.run.results[1].reason
+    fake = FakePytest()
+    again = run(in_another_process(journal), fake, [batch("a", cases)])
+    assert fake.ran == [("a", (cases[1].id,))]
+    assert [r.verdict.value for r in again.run.results] == ["FIXED", "FIXED"]
+
+
 def test_one_more_batch_runs_when_there_is_spare_room(
     cases: tuple[Case, ...], journal: Journal
 ) -> None:
