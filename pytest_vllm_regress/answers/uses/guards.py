@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ...util.versions import specifiers_of, version_of
@@ -30,6 +31,12 @@ MAX_INLINED = 40
 """Most nodes of an expression in which a function's own names are replaced."""
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
+PART = "@part "
+"""What a name is bound to, with a number from 0 on, that holds one number of the version."""
+ASKS_FOR_MODULE = re.compile(
+    r"(?i)_*(?:find_spec$|(?:has|is|can|check|try|safe|optional|maybe|lazy|soft)\w*_\w*(?:module|package|import|avail|exist|install))"
+)
+"""Names of functions that look for a module which may not exist."""
 DISTRIBUTION = "@distribution"
 """What a name is bound to that holds the name of the package, "vllm"."""
 VERSION_OF = "@version of"
@@ -64,7 +71,7 @@ class KeptTest:
 
     ``outcome``: None if it is true or false for any release. ``exists``: for which releases the
     name may be other than None, and for which it may be None. ``signature``: of what it is one.
-    ``versions``: the constant versions that the name holds.
+    ``versions``: the constant versions that the name holds; ``allowed``: the range of versions.
     ``returns``: what a function returns, with its parameters and what names mean in it.
     """
 
@@ -73,6 +80,7 @@ class KeptTest:
     probed: frozenset[str] = frozenset()
     signature: Paths = ()
     versions: tuple[Version, ...] = ()
+    allowed: SpecifierSet | None = None
     returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
 
 
@@ -134,8 +142,10 @@ class VersionTests:
                 probed_names(value) if any(map(_is_probe, walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
-        if versions := self._bounds(value):
-            self.kept[name] = replace(self.kept.get(name, KeptTest(None)), versions=versions)
+        versions, allowed = self._bounds(value), self._allowed(value)
+        if versions or allowed:
+            kept = self.kept.get(name, KeptTest(None))
+            self.kept[name] = replace(kept, versions=versions, allowed=allowed)
 
     def keep_function(
         self,
@@ -251,9 +261,13 @@ class VersionTests:
                 return self.all, self._v0
             case ast.Compare(left, [ast.In() | ast.NotIn() as kind], [container]) if is_version(
                 left, names
-            ) and (bounds := self._bounds(container)):
-                true, false = self._where(lambda version: version in bounds)
+            ):
+                true, false = self._contained(container)
                 return (true, false) if isinstance(kind, ast.In) else (false, true)
+            case ast.Call(ast.Attribute(container, "contains"), [version, *_]) if is_version(
+                version, names
+            ):
+                return self._contained(container)
             case ast.Call(ast.Attribute(owner, "startswith"), [prefix]) if is_version(owner, names):
                 parts = prefix.elts if isinstance(prefix, ast.Tuple) else [prefix]
                 if prefixes := tuple(filter(None, map(text_of, parts))):
@@ -312,6 +326,9 @@ class VersionTests:
                 return kept.exists
             case ast.Call(ast.Name("getattr"), [owner, attribute, _]):
                 return self._has(owner, attribute, names)
+            case ast.Call(function, [path, *_]) if ASKS_FOR_MODULE.match(last_name(function)):
+                module = text_of(path)
+                return self.exists(module) if module.startswith("vllm.") else None
             case ast.Call(ast.Attribute(container, "get"), [key, *_]):
                 paths, name = self._signature(container, names), text_of(key)
                 return self._asked("keyword", paths, name) if paths and name else None
@@ -358,10 +375,18 @@ class VersionTests:
             (left, right, sign),
             (right, left, sign.translate(_MIRRORED)),
         ):
+            match _part(side, names), other:
+                case int(part), ast.Constant(int(number)) if operator:
+                    return self._compared_part(_OPERATORS[operator], part, number)
             bound = self._bound(other) if operator and is_version(side, names) else None
             if bound is not None:
                 return self._split(_OPERATORS[operator], bound, _length(side))
         return self._any
+
+    def _compared_part(
+        self, compare: Callable[[int, int], bool], part: int, number: int
+    ) -> Branches:
+        return self._where(lambda version: compare((*version.release, 0, 0, 0)[part], number))
 
     def _bound(self, node: ast.expr | None) -> Version | None:
         """Return the version that is written out, or kept in a name."""
@@ -376,6 +401,22 @@ class VersionTests:
                 whole = all(isinstance(getattr(e, "value", None), int) for e in elements)
                 return _version(".".join(map(ast.unparse, elements))) if whole else None
         return _version(text_of(node))
+
+    def _allowed(self, node: ast.expr | None) -> SpecifierSet | None:
+        """Return the range of versions that an expression is; None if it is not known."""
+        match node:
+            case ast.Name() | ast.Attribute() if kept := self.kept.get(key_of(node)):
+                return kept.allowed
+            case ast.Call(function, [text]) if last_name(function) == "SpecifierSet":
+                return specifiers_of(text_of(text))
+        return None
+
+    def _contained(self, container: ast.expr) -> Branches:
+        """Judge whether the version is in a range or a list."""
+        if (allowed := self._allowed(container)) is not None:
+            return self._where(lambda version: allowed.contains(version, prereleases=True))
+        bounds = self._bounds(container)
+        return self._where(lambda version: version in bounds) if bounds else self._any
 
     def _bounds(self, node: ast.expr | None) -> tuple[Version, ...]:
         """Return the versions in an expression: one, or those in a list; none if a part of it is
@@ -460,8 +501,11 @@ def is_version(node: ast.expr | None, names: Names) -> bool:
             is_bound = VERSION in names.get(key_of(node), ())
             is_named = _VERSION_NAME.fullmatch(name) is not None
             return is_bound or is_named or (name in _VERSION_PARTS and is_version(value, names))
-        case ast.Subscript(value, ast.Slice(None)):
+        case ast.Subscript(value, ast.Slice(None)) | ast.Call(ast.Attribute(value, "split")):
             return is_version(value, names)
+        case ast.Tuple(parts):
+            numbers = [_part(part, names) for part in parts]
+            return bool(parts) and numbers == [*range(len(parts))]
         case ast.Call(function, []) if _VERSION_NAME.fullmatch(last_name(function)):
             return True
         case ast.Call(ast.Name(function), []) if VERSION in names.get(f"{function}()", ()):
@@ -472,6 +516,21 @@ def is_version(node: ast.expr | None, names: Names) -> bool:
             of_vllm = returns_version and is_distribution(first, names)
             return of_vllm or (name in _WRAPPERS and is_version(first, names))
     return False
+
+
+def _part(node: ast.expr, names: Names) -> int | None:
+    """Return which number of vLLM's version an expression is; None if it is none."""
+    match node:
+        case ast.Name(name):
+            parts = [path for path in names.get(name, ()) if path.startswith(PART)]
+            return int(parts[0].removeprefix(PART)) if parts else None
+        case ast.Call(ast.Name("int"), [value]):
+            return _part(value, names)
+        case ast.Attribute(value, "major" | "minor" | "micro" as name) if is_version(value, names):
+            return ("major", "minor", "micro").index(name)
+        case ast.Subscript(value, ast.Constant(int(number))) if is_version(value, names):
+            return number if 0 <= number <= 2 else None
+    return None
 
 
 def is_distribution(node: ast.expr | None, names: Names) -> bool:
@@ -551,6 +610,8 @@ def _length(version: ast.expr) -> int:
     match version:
         case ast.Subscript(_, ast.Slice(None, ast.Constant(int(length)))):
             return max(length, 0)
+        case ast.Tuple(parts):
+            return len(parts)
     return 0
 
 

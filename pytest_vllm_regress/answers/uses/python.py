@@ -24,7 +24,9 @@ from ..api_history.definitions import (
     walk,
 )
 from .guards import (
+    ASKS_FOR_MODULE,
     DISTRIBUTION,
+    PART,
     VERSION,
     VERSION_OF,
     KeptTest,
@@ -55,8 +57,12 @@ _READS_VARIABLE = re.compile(
 )
 """Names of functions that read or remove a variable of the environment, which a project may have
 for itself, or which need not exist."""
-_COMPARES = re.compile(r"assert|startswith|endswith|removeprefix|removesuffix|replace$|fullmatch$")
-"""Names of functions that compare a string."""
+_READ_FROM = ("envvar", "env_var", "env", "alias", "validation_alias")
+"""Keyword arguments with the variable from which a setting is read."""
+_COMPARES = re.compile(
+    r"assert|startswith|endswith|removeprefix|removesuffix|replace$|fullmatch$|set_level|at_level|filterwarnings"
+)
+"""Names of functions that compare a string, or with the name of a logger or a module."""
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 ALL_CAUGHT = frozenset(("module", "name", "attribute", "argument"))
 _CAUGHT = {
@@ -440,6 +446,10 @@ class PythonReader:
                 blocks = [body, other]
             case ast.Match(_, cases):  # only one case runs: one that returns ends no other
                 blocks = [case.body for case in cases]
+            case ast.Delete(targets):
+                for target in targets:
+                    if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                        self._drop_key(target.value.id, target.slice, scope)
             case ast.Return(value):
                 scope.returns.append((value, scope.live))
             case ast.Raise(error) if (
@@ -765,6 +775,15 @@ class PythonReader:
                         scope.keys[name][key] = node.lineno, scope.live | earlier
                 case ast.Tuple() | ast.List() | ast.Starred():
                     _unbind(target, scope)
+                    self._unpack(target, node.value, scope)
+
+    def _unpack(self, target: ast.expr, value: ast.expr | None, scope: _Scope) -> None:
+        """Follow ``major, minor = map(int, version.split(".")[:2])``."""
+        parts = walk(value) if isinstance(value, ast.expr) else ()
+        if any(isinstance(p, ast.expr) and is_version(p, scope.names) for p in parts):
+            for number, name in enumerate(getattr(target, "elts", ())):
+                if isinstance(name, ast.Name):
+                    scope.names[name.id] = (f"{PART}{number}",)
 
     def _replace(
         self,
@@ -827,7 +846,10 @@ class PythonReader:
                     self._attribute(node, where)
                     inner |= {id(part): "" for part in chain(node)}
                 case ast.Call(function, arguments):
-                    inner |= dict.fromkeys(_strings(arguments), _unused_in(last_name(function)))
+                    given = [*arguments, *(word.value for word in node.keywords)]
+                    inner |= dict.fromkeys(_strings(given), _unused_in(last_name(function)))
+                    bound = [word.value for word in node.keywords if word.arg in _READ_FROM]
+                    inner |= dict.fromkeys(_strings(bound), "environment")
                     if last_name(function) == "setattr":
                         self._set_attribute(node, where)
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
@@ -843,6 +865,9 @@ class PythonReader:
                     if isinstance(kinds[0], ast.Eq):
                         # The project's own server finds out what it is asked for.
                         self._strings.define(text_of(others[0]) or text_of(left))
+                case ast.Dict(keys, values):  # of loggers
+                    loggers = (k for k, v in zip(keys, values, strict=True) if k and _is_logger(v))
+                    inner |= dict.fromkeys(_strings(loggers), "name")
                 case ast.Subscript(_, key, ast.Load() | ast.Del()):
                     inner |= dict.fromkeys(_strings([key]), "environment")
                 case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple() | ast.Set():
@@ -925,7 +950,13 @@ class PythonReader:
         elif method == "setdefault" and (key := text_of(first)):
             scope.keys[name] = {key: (call.lineno, scope.live), **keys}
         elif method == "pop":
-            scope.keys[name] = {key: line for key, line in keys.items() if key != text_of(first)}
+            self._drop_key(name, first, scope)
+
+    def _drop_key(self, name: str, key: ast.expr | None, scope: _Scope) -> None:
+        """Forget a key of a dict; all of them if it is not known which one is removed."""
+        kept = scope.keys.get(name, {}).items() if isinstance(key, ast.Constant) else ()
+        if name in scope.keys:
+            scope.keys[name] = {other: line for other, line in kept if other != text_of(key)}
 
     def _text(self, node: ast.expr, scope: _Scope, without: str) -> None:
         """Record the uses in a string, ``without`` those of some kinds."""
@@ -1038,6 +1069,11 @@ def _package(node: ast.expr) -> str:
     return text_of(node).partition(".")[0]
 
 
+def _is_logger(value: ast.expr) -> bool:
+    """Return whether a value configures a logger, which is named as its module."""
+    return not {"level", "handlers"}.isdisjoint(keys_of(value) or ())
+
+
 def _strings(nodes: Iterable[ast.expr]) -> list[int]:
     """Return the ids of the strings among nodes."""
     return [id(node) for node in nodes if isinstance(node, (ast.Constant, ast.JoinedStr))]
@@ -1048,9 +1084,9 @@ def _unused_in(function: str) -> str:
     are none at all, "none" if they may be any."""
     if function.endswith("getLogger") or function == "importorskip":
         return ""
-    if _READS_VARIABLE.match(function):
-        return "environment"
-    return "name" if _COMPARES.match(function) else "none"
+    if _COMPARES.match(function) or ASKS_FOR_MODULE.match(function):
+        return "name environment"
+    return "environment" if _READS_VARIABLE.match(function) else "none"
 
 
 def _only_named(collection: ast.List | ast.Tuple | ast.Set) -> Sequence[ast.expr]:

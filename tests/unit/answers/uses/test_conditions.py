@@ -37,6 +37,18 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         f"class A:\n    def f(self):\n        if self._vllm_version < Version('2.0'):\n            {OLD}",
         f"try:\n    vllm_version = version('vllm')\nexcept OSError:\n    vllm_version = '0.0'\n"
             f"if Version('1.0') <= Version(vllm_version) < Version('2.0'):\n    {OLD}",
+        f"import vllm\nOLDER = SpecifierSet('<2.0')\nif Version(vllm.__version__) in OLDER:\n    {OLD}",
+        f"import vllm\nif SpecifierSet('<2.0').contains(vllm.__version__):\n    {OLD}",
+        f"import vllm\nif Version(vllm.__version__).major < 2:\n    {OLD}",
+        f"import vllm\nif int(vllm.__version__.split('.')[0]) == 1:\n    {OLD}",
+        f"import vllm\nmajor, minor = map(int, vllm.__version__.split('.')[:2])\nif (major, minor) < (2, 0):\n    {OLD}",
+        # Modules that are looked for.
+        f"if importlib.util.find_spec('vllm.utils.get_port') is not None:\n    {OLD}",
+        f"if has_module('vllm.utils.get_port'):\n    {OLD}",
+        "get_port = try_import('vllm.utils.get_port')",
+        # Keywords that are removed where a release does not take them.
+        "from vllm import LLM\nk = {'old_option': 1}\nfor n in list(k):\n    if n not in known: k.pop(n)\nLLM('m', **k)",
+        "from vllm import LLM\nk = {'old_option': 1}\nfor n in list(k):\n    if n not in known: del k[n]\nLLM('m', **k)",
         # Tables by release.
         f"def old():\n    {OLD}\ndef new():\n    {NEW}\nRUN = {{'1.0': old, '2.0': new}}\nRUN[version('vllm')]()",
         "import vllm\nPATHS = {'1.0': 'vllm.utils.get_port', '2.0': 'vllm.utils.network.get_port'}",
@@ -62,7 +74,10 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         "import vllm\nif module in ('vllm.utils.get_port', 'x', 'y'): ...",
         "if name in ('VLLM_OLD', 'VLLM_OTHER', 'x') or name == 'VLLM_OLD': ...",
         "import vllm\nself.assertIn('vllm.utils.get_port', names)\nname.startswith('vllm.utils.get_port')",
+        "import vllm\nLOGGING = {'loggers': {'vllm.utils.get_port': {'level': 'INFO'}}}",
+        "import vllm\nwarnings.filterwarnings('ignore', module='vllm.utils.get_port')",
         # Variables that are read or removed.
+        "x = Option(envvar='VLLM_OLD')",
         "for name in ('VLLM_OLD', 'VLLM_KEPT'):\n    os.environ.pop(name, None)",
         "LISTED = ['VLLM_OLD']",
         "import vllm.envs as envs\nold = getattr(envs, 'VLLM_OLD', True)",
@@ -91,6 +106,10 @@ def test_what_the_release_does_not_get_to_is_no_breakage(
         f"from vllm import LLM\n{HELPER}if takes(LLM, 'seed'):\n    {OLD}",
         f"pytest.importorskip('vllm.llm')\n{OLD}",
         f"pytest.importorskip('torch')\n{OLD}",
+        f"import vllm\nif Version(vllm.__version__).minor < 5:\n    {OLD}",
+        f"import torch\nif Version(torch.__version__).major < 2:\n    {OLD}",
+        f"if has_module('vllm.utils'):\n    {OLD}",
+        "from vllm import LLM\nk = {'old_option': 1}\ndel k['seed']\nLLM('m', **k)",
         f"needs = pytest.mark.skipif(not torch.cuda.is_available())\n@needs\ndef test():\n    {OLD}",
         f"def f():\n    try:\n        import flash\n        {NEW}\n        return get_port\n"
             f"    except ImportError:\n        pass\n    {OLD}",
@@ -236,3 +255,13 @@ def test_a_private_hook_that_a_base_class_loses_is_missed_below_a_model(tmp_path
     assert [len(problems) for problems in result.values()] == [0, 1]
     both = f"{own}\nclass Info:\n    def parse(self): ..."
     assert missing(answer_for(tmp_path / "2", history, {"a.py": both})) == {"1": [], "2": []}
+
+
+def test_variables_that_a_script_reads_or_removes_are_no_uses(
+    tmp_path: Path, two_releases: History
+) -> None:
+    start = "\nvllm serve m"
+    read = f"unset VLLM_OLD\necho $VLLM_OLD ${{VLLM_OLD:-x}}{start}"
+    assert missing(answer_for(tmp_path / "1", two_releases, {"a.sh": read}))["2.0"] == []
+    sets = f"export VLLM_OLD=1{start}"
+    assert missing(answer_for(tmp_path / "2", two_releases, {"a.sh": sets}))["2.0"]
