@@ -356,9 +356,8 @@ class ProjectReader:
     def _replaced_for(self, use: Use) -> Iterator[Releases]:
         """Yield the releases for which the project puts something of its own in the place of what
         is used."""
-        for target in (
-            use.targets if self._replaced and use.kind in ("name", "keyword", "call") else ()
-        ):
+        is_concerned = self._replaced and use.kind in ("name", "keyword", "call")
+        for target in use.targets if is_concerned else ():
             *owners, last = accumulate(target.split("."), "{}.{}".format)
             for path in (*owners, last):
                 owner, _, name = path.removesuffix("()").rpartition(".")
@@ -373,12 +372,14 @@ class ProjectReader:
         is_other_file = use.place.file != replaced.file
         if part_of(replaced.file) == TESTS if is_other_file else replaced.kept:
             return False
-        if replaced.module or not is_whole:
+        if replaced.module:
             return True
-        # An import fails where the name does not exist, and so does reading it to keep it.
-        passes_nothing = bool(replaced.value) and replaced.value not in self._passing
         is_later = is_other_file or use.place.line > replaced.line
-        return is_later and (bool(use.roots) if use.kind == "name" else passes_nothing)
+        if is_whole and use.kind == "name":
+            # An import fails where the name does not exist, and so does reading it to keep it.
+            return is_later and bool(use.roots)
+        is_own = bool(replaced.value) and replaced.value not in self._passing
+        return is_later and is_own
 
     def _is_same(self, one: str, other: str) -> bool:
         """Return whether two paths mean the same thing in any release."""

@@ -124,6 +124,7 @@ def test_what_the_release_does_not_get_to_is_no_breakage(
         # What is kept before it is replaced is vLLM's own.
         "import vllm.utils\nkept = vllm.utils.get_port\nvllm.utils.get_port = own",
         f"from vllm.llm import LLM\nimport vllm\nvllm.llm.LLM = own\n{CALL}",
+        "import vllm\nclass Own(vllm.LLM): ...\nvllm.llm.LLM = Own\nvllm.LLM('m').engine.executor",
         f"import vllm\nvllm.llm.LLM = wrap(own)\n{CALL.replace('LLM', 'vllm.LLM')}",
         f"import vllm\ndef own(*args, **kwargs): ...\nvllm.llm.LLM = own\n{CALL.replace('LLM', 'vllm.LLM')}",
     ],
