@@ -27,6 +27,8 @@ Names = dict[str, Paths]
 MAX_PATH = 300
 MAX_CALLS = 4
 """Most calls that are followed from a test of the release through the project's functions."""
+MAX_TABLE = 200
+"""Most entries of a table whose keys are releases."""
 MAX_INLINED = 40
 """Most nodes of an expression in which a function's own names are replaced."""
 VERSION = "@version"
@@ -295,13 +297,13 @@ class VersionTests:
     def chosen(self, keys: Sequence[ast.expr | None]) -> list[Releases]:
         """Return for which releases each entry of a table is for whose keys are releases: those up
         to the next one. Nothing for other tables."""
-        bounds = [self._bound(key) for key in keys]
-        releases = {v.release[:length] for v in self._versions for length in (2, 3, 4)}
-        if not bounds or not all(bound and bound.release in releases for bound in bounds):
+        bounds = [bound for key in keys[:MAX_TABLE] if (bound := self._bound(key)) is not None]
+        if not bounds or len(bounds) < len(keys):
             return []
-        since = [
-            frozenset[int]() if bound is None else self._split(ge, bound)[0] for bound in bounds
-        ]
+        releases = {v.release[:length] for v in self._versions for length in (2, 3, 4)}
+        if not all(bound.release in releases for bound in bounds):
+            return []
+        since = [self._split(ge, bound)[0] for bound in bounds]
         return [one.difference(*(other for other in since if other < one)) for one in since]
 
     def is_open(self, outcome: Branches) -> bool:

@@ -164,6 +164,8 @@ MAX_FIELDS = 1000
 PARSE_SECONDS, PARSE_MEMORY = 5, 1024 * 1024 * 1024
 MAX_PARSING = 30.0
 """Seconds that these processes may take for one project."""
+MAX_REPLACED = 50
+"""Most names of vLLM with the same last part that a project replaces."""
 MAX_IMPORTED = 3
 """Length of a chain of the project's own modules in which the version is looked for."""
 _PARSE = """
@@ -407,7 +409,9 @@ class ProjectReader:
             self._programs += [name] * is_program(text)
             self._passing |= reader.passing
             for replaced in reader.replaced:
-                self._replaced[replaced.path.rpartition(".")[2]].append(replaced)
+                same_name = self._replaced[replaced.path.rpartition(".")[2]]
+                if len(same_name) < MAX_REPLACED:
+                    same_name.append(replaced)
             if part_of(name) != TESTS:
                 self._called |= reader.called
         elif name.endswith(".ipynb"):

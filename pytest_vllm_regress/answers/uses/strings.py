@@ -201,18 +201,22 @@ class StringReader:
 
     def with_alternatives(self, uses: Sequence[Use]) -> Iterator[Use]:
         """Yield the uses; those of metrics with the others of the same file that stand for them."""
-        metrics: dict[str, set[str]] = {}
+        metrics: dict[str, set[str]] = defaultdict(set)
         for use in uses:
             if use.kind == "metric":
-                metrics.setdefault(use.place.file, set()).add(use.targets[0])
-        for use in uses:
-            if use.kind == "metric":
-                name, file = use.targets[0], use.place.file
-                near = metrics[file] if len(metrics[file]) <= MAX_METRICS else ()
+                metrics[use.place.file].add(use.targets[0])
+        targets: dict[tuple[str, str], tuple[str, ...]] = {}
+        for file, names in metrics.items():
+            for name in names:
+                near = names if len(names) <= MAX_METRICS else ()
                 others = {other for other in near if self._replaces(name, other)}
                 others |= self._alternatives.get((file, name), set())
-                use = replace(use, targets=(name, *sorted(others - {name, ""})))
-            yield use
+                targets[file, name] = name, *sorted(others - {name, ""})
+        for use in uses:
+            is_metric = use.kind == "metric"
+            yield (
+                replace(use, targets=targets[use.place.file, use.targets[0]]) if is_metric else use
+            )
 
     def _replaces(self, one: str, other: str) -> bool:
         """Return whether one metric is the new name of the other: names alike, and each exists in
