@@ -213,10 +213,9 @@ class StringReader:
                 others |= self._alternatives.get((file, name), set())
                 targets[file, name] = name, *sorted(others - {name, ""})
         for use in uses:
-            is_metric = use.kind == "metric"
-            yield (
-                replace(use, targets=targets[use.place.file, use.targets[0]]) if is_metric else use
-            )
+            if use.kind == "metric":
+                use = replace(use, targets=targets[use.place.file, use.targets[0]])
+            yield use
 
     def _replaces(self, one: str, other: str) -> bool:
         """Return whether one metric is the new name of the other: names alike, and each exists in
