@@ -424,7 +424,7 @@ class ExerciseBench:
         self._python = str(copy.python)
 
     def learn(self, functions: ChangedFunctions) -> None:
-        """Run the stations that are not known yet. ``functions``: of all faults."""
+        """Run the stations that are not known yet, twice. ``functions``: of all faults."""
         listed = [*(station.name for station in stations()), PARSERS]
         names = [name for name in listed if name not in self._known]
         with scratch() as folder, functions.recorded(folder / "executed"):
@@ -435,9 +435,17 @@ class ExerciseBench:
                 print(
                     f"{name}: {len(answers)} answers, {len(known.executed)} functions", flush=True
                 )
+        once = [name for name, known in self._known.entries.items() if known.answers.runs == 1]
+        for name, answers in self._run(once):
+            self._note(name, answers)
+
+    def _note(self, name: str, answers: Answers) -> None:
+        """Keep of a station without a fault what this run has in common with the others."""
+        known = self._known[name]
+        self._known.add(name, replace(known, answers=known.answers.with_run(answers)))
 
     def outcome(self, fault: Fault) -> Outcome:
-        """Plant a fault and run the stations that can notice it until an answer differs."""
+        """Plant a fault and run the stations that can notice it until an answer differs twice."""
         wanted = set(functions_of(fault, self._copy.content(fault.path)).names)
         names = [name for name, known in self._known.entries.items() if wanted & {*known.executed}]
         load, begun = round(os.getloadavg()[0], 1), time.time()
@@ -445,20 +453,19 @@ class ExerciseBench:
         if not names:
             return outcome
         ran: list[str] = []
-        again: Answers = {}
-        found: list[Difference] = []
+        sure: list[Difference] = []
         with self._copy.planted(fault), _session() as session:
             for name, answers in Exercise(session, self._python, names).run():
                 ran.append(name)
                 seconds = round(time.time() - begun, 1)
-                if found := differences(self._known[name].answers.answers, answers):
+                known = self._known[name].answers.answers
+                if found := {one.name for one in differences(known, answers)}:
                     again = dict(Exercise(session, self._python, [name]).run())[name]
+                    sure = [one for one in differences(known, again) if one.name in found]
+                if sure or seconds > self._limit_s:
                     break
-                if seconds > self._limit_s:
-                    break
-        late = not found and len(ran) < len(names)
+        late = not sure and len(ran) < len(names)
         outcome = replace(outcome, seconds=seconds, ran=tuple(ran), out_of_time=late)
-        sure = self._sure(ran[-1], {one.name for one in found}, again) if found else []
         if not sure:
             return outcome
         shown = f"{sure[0].where}: before {sure[0].before}, after {sure[0].after}"
@@ -470,27 +477,16 @@ class ExerciseBench:
             reason=shown[:_MAX_REASON],
         )
 
-    def _sure(self, station: str, found: set[str], again: Answers) -> list[Difference]:
-        """Return those of the answers that differed which differ in a second run, and are the same
-        in two runs without the fault."""
-        known = self._known[station]
-        if known.answers.runs == 1:
-            answers = dict(self._run([station]))[station]
-            known = replace(known, answers=known.answers.with_run(answers))
-            self._known.add(station, known)
-        return [one for one in differences(known.answers.answers, again) if one.name in found]
-
     def confirm(self, store: Store[Outcome]) -> None:
         """Run the stations that found a fault once more, without any."""
         found = {name: o for name, o in store.entries.items() if o.found_by == "exercise"}
         stations_again = dict.fromkeys(o.case for o in found.values() if not o.without)
         for station, answers in self._run(list(stations_again)):
-            known = self._known[station]
-            known = replace(known, answers=known.answers.with_run(answers))
-            self._known.add(station, known)
+            self._note(station, answers)
+            known = self._known[station].answers.answers
             for name, outcome in found.items():
                 if outcome.case == station:
-                    stable = known.answers.answers.get(outcome.test, {}) is not None
+                    stable = known.get(outcome.test, {}) is not None
                     outcome = replace(outcome, without=_SAME if stable else "another answer")
                     store.add(name, outcome)
                     print(f"{outcome.test} without a fault: {outcome.without}", flush=True)

@@ -17,6 +17,7 @@ from pytest_vllm_regress.answers.api_history.definitions import (
     module_name,
     text_of,
 )
+from pytest_vllm_regress.answers.api_history.store import BRIEF
 
 ROOT = "vllm"
 _LAZY = re.compile(r"(\.*)([\w.]*):(\w+)")
@@ -72,6 +73,9 @@ class Module:
         self._name, self._is_package = name, is_package
         self._runtime = True
         """Whether the statements that are read run, and are not for type checkers only."""
+        self._is_brief = BRIEF.fullmatch(name) is not None
+        self._is_branch = False
+        """Whether the statements that are read may be left out for others."""
         self.symbols: dict[str, str] = {}
         self.stars: list[str] = []
         self.deprecations: dict[str, str] = {}
@@ -97,7 +101,9 @@ class Module:
                     self._runtime = runtime
                     self.read(node.orelse, prefix)
                 case _:
+                    before, self._is_branch = self._is_branch, True
                     self.read([*inner_statements(node)], prefix)
+                    self._is_branch = before
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 # A deprecation is announced in a constant, or in the text that follows a field.
                 notes = (
@@ -116,8 +122,12 @@ class Module:
         kept = self.symbols.get(name, "")
         if not self._runtime:
             self.symbols[name] = kept or f"?{definition}"
-        # `try: class X ... except ImportError: X = None` has the class.
-        elif not (kept.startswith(("def", "class", "@", "async")) and definition[0] in "=<"):
+        # `try: class X ... except ImportError: X = None` has the class. Where plain values are left
+        # out, `if HAS_IT: from vllm.x import X ... else: X = None` has the import.
+        elif not (
+            (kept.startswith(("def", "class", "@", "async")) and definition[0] in "=<")
+            or (self._is_brief and self._is_branch and kept[:1] == "<" and definition == "=")
+        ):
             self.symbols[name] = definition
 
     def _function(self, node: FunctionNode, prefix: str) -> None:
@@ -301,8 +311,9 @@ def function_text(node: FunctionNode) -> str:
     """Return the definition of a function, without annotations."""
     marks = "".join(f"@{name} " for name in _decorators(node) if name in _MARKS)
     forwards = _forwards(node)
+    popped = sorted(_popped(node)) if forwards else []
     return (
-        f"{marks}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def({_parameters(node.args)})"
+        f"{marks}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def({_parameters(node.args, popped)})"
         + (f" > {forwards}" if forwards else "")
     )
 
@@ -318,14 +329,35 @@ def _decorators(node: FunctionNode | ast.ClassDef) -> list[str]:
     return [last_name(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list]
 
 
-def _parameters(arguments: ast.arguments) -> str:
+def _popped(node: FunctionNode) -> set[str]:
+    """Return the keywords that a function takes out of its ``**kwargs``, so that it accepts them
+    whatever it passes the others to."""
+    rest = node.args.kwarg.arg if node.args.kwarg else ""
+    popped = set()
+    for part in ast.walk(node):
+        match part:
+            case ast.Call(ast.Attribute(ast.Name(name), "pop"), [key, *_]) if name == rest:
+                popped.add(text_of(key))
+            case ast.Subscript(ast.Name(name), key, ast.Del()) if name == rest:
+                popped.add(text_of(key))
+    named = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+    return {name for name in popped - named if name.isidentifier()}
+
+
+def _parameters(arguments: ast.arguments, popped: Sequence[str] = ()) -> str:
     return ast.unparse(
         ast.arguments(
             posonlyargs=[ast.arg(argument.arg) for argument in arguments.posonlyargs],
             args=[ast.arg(argument.arg) for argument in arguments.args],
             vararg=arguments.vararg and ast.arg(arguments.vararg.arg),
-            kwonlyargs=[ast.arg(argument.arg) for argument in arguments.kwonlyargs],
-            kw_defaults=[default and _default(default) for default in arguments.kw_defaults],
+            kwonlyargs=[
+                *(ast.arg(argument.arg) for argument in arguments.kwonlyargs),
+                *map(ast.arg, popped),
+            ],
+            kw_defaults=[
+                *(default and _default(default) for default in arguments.kw_defaults),
+                *(ast.Name("...") for _ in popped),
+            ],
             kwarg=arguments.kwarg and ast.arg(arguments.kwarg.arg),
             defaults=[_default(default) for default in arguments.defaults],
         )

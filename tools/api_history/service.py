@@ -29,19 +29,20 @@ _CONFIG_FILES = r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypo
 _PARSER_FILES = r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*"
 _MODEL_FILES = r"vllm/model_executor/models/registry\.py"
 _NOT_SUPPORTED = re.compile(r".*(?:PREVIOUSLY|OOT|BACKEND).*")
-_METRIC_FILES = r".*metrics.*|.*/stats\.py"
+_HAS_METRIC = re.compile(rb"""["']vllm:[a-z]""")
+"""A module that may define a metric: connectors and managers of caches have their own."""
 _PLUGIN_FILES = r"vllm/plugins/.*"
 _SERVICE_FILES = "|".join(
     (
-        *(_OPTION_FILES, _CONFIG_FILES, _PARSER_FILES, _METRIC_FILES, _PLUGIN_FILES, _MODEL_FILES),
+        *(_OPTION_FILES, _CONFIG_FILES, _PARSER_FILES, _PLUGIN_FILES, _MODEL_FILES),
         *(re.escape(_PARSER_OF_OPTIONS), r"vllm/envs\.py"),
     )
 )
 
 
-def is_needed(path: str) -> bool:
+def is_needed(path: str, content: bytes) -> bool:
     """Return whether a reader of this module looks at the file."""
-    return re.fullmatch(_SERVICE_FILES, path) is not None
+    return bool(re.fullmatch(_SERVICE_FILES, path) or _HAS_METRIC.search(content))
 
 
 def tables(trees: Trees) -> dict[str, dict[str, str]]:
@@ -247,7 +248,7 @@ def metrics(trees: Trees) -> dict[str, str]:
 
     One that a server shows only with ``--show-hidden-metrics-for-version`` is no longer among them.
     """
-    return _texts(trees, _METRIC_FILES, _METRIC)
+    return _texts(trees, ".*", _METRIC)
 
 
 def _texts(trees: Trees, files: str, pattern: re.Pattern[str]) -> dict[str, str]:

@@ -35,7 +35,7 @@ def read_snapshot(files: Mapping[str, bytes]) -> ApiSnapshot:
         if re.fullmatch(rf"{ROOT}/.*\.py", path) and not _LEFT_OUT.fullmatch(path):
             tree = parse(content)
             modules[module_name(path)] = read_module(tree, path)
-            if service.is_needed(path):  # the trees of all modules take gigabytes
+            if service.is_needed(path, content):  # the trees of all modules take gigabytes
                 trees[path] = tree
     metadata = (content for path, content in files.items() if path.endswith("METADATA"))
     return _assembled(modules, trees, next(metadata, b""))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from .definitions import Parameter, Signature, bases_of, is_class, is_function, signature_of
-from .store import BRIEF, History, definitions_at, member_of
+from .store import BRIEF, History, definition_at, definitions_at, member_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,6 +104,7 @@ class Lookup:
         self.signature = _remembered(self._signature)
         self._symbols = functools.cache(self._read_symbols)
         self._classes_in = functools.cache(self._read_classes_in)
+        self._below = functools.cache(self._read_below)
         self._ancestors = functools.cache(self._read_ancestors)
 
     def has_module(self, module: str) -> bool:
@@ -214,6 +215,17 @@ class Lookup:
             raise Unknown  # what is annotated with a protocol is an implementation, with more
         raise Missing(owner, name)
 
+    def has_lost(self, owner: Symbol, name: str) -> bool:
+        """Return whether a class outside of ``BRIEF`` that ``owner`` inherits from had a method, and
+        has it no longer: also of a private one, and also below classes of which the history does
+        not have those."""
+        classes, is_open = self._ancestors(owner)
+        return not is_open and any(
+            not BRIEF.fullmatch(c.module)
+            and bool(self._history.symbols(c.module).get(f"{c.name}.{name}"))
+            for c in classes
+        )
+
     def _declares(self, owner: Symbol, name: str) -> bool:
         """Return whether a class has a method or, if it is a dataclass, a field of this name in some
         release, so that it is no attribute that a method assigns."""
@@ -234,8 +246,13 @@ class Lookup:
     def _in_subclass(self, owner: Symbol, name: str) -> bool:
         """Return whether a class below ``owner`` in its package has the member: what is annotated
         with a class may be one of these."""
-        classes = self._classes_in(member_of(owner.module))
-        below = {owner.name}
+        below = self._below(member_of(owner.module), owner.name)
+        return any(self._definition(module, f"{symbol}.{name}") for module, symbol in below)
+
+    def _read_below(self, member: str, name: str) -> list[tuple[str, str]]:
+        """Return the classes in a package, by module and name, that inherit from one of that name."""
+        classes = self._classes_in(member)
+        below = {name}
         while (
             more := {
                 symbol for (_, symbol), bases in classes.items() if not below.isdisjoint(bases)
@@ -243,19 +260,16 @@ class Lookup:
             - below
         ):
             below |= more
-        return any(
-            self._definition(module, f"{symbol}.{name}")
-            for module, symbol in classes
-            if symbol in below and symbol != owner.name
-        )
+        return [key for key in classes if key[1] in below and key[1] != name]
 
     def _read_classes_in(self, member: str) -> dict[tuple[str, str], list[str]]:
         """Return the classes in a package, with the last names of their bases."""
+        classes = self._history.classes_in(member)
+        definitions = ((key, definition_at(classes[key], self._release)) for key in classes)
         return {
-            (module, symbol): [base.rpartition(".")[2] for base in bases_of(definition)]
-            for module in self._history.modules_in(member)
-            for symbol, definition in self._symbols(module).items()
-            if "." not in symbol and is_class(definition)
+            key: [base.rpartition(".")[2] for base in bases_of(definition)]
+            for key, definition in definitions
+            if definition is not None and is_class(definition)
         }
 
     def _typed(self, module: str, name: str) -> Symbol | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...util.paths import DATA
+from .definitions import is_class
 
 FILE = DATA / "api_history.zip"
 SECTIONS = (
@@ -57,6 +58,7 @@ class History:
         self.releases = list(releases)
         self._archive = archive
         self._members: dict[str, Any] = {}
+        self._classes: dict[str, dict[tuple[str, str], Timeline]] = {}
 
     @classmethod
     def load(cls, path: Path = FILE) -> Self:
@@ -73,10 +75,17 @@ class History:
         table: Table = self._member(member_of(module)).get(module, {})
         return table
 
-    def modules_in(self, member: str) -> Iterable[str]:
-        """Return the modules in a member of the file, see ``member_of``."""
-        modules: Iterable[str] = self._member(member)
-        return modules
+    def classes_in(self, member: str) -> dict[tuple[str, str], Timeline]:
+        """Return the changes of the classes in a member of the file (see ``member_of``), by module
+        and name. They are picked out once for all releases: that takes long."""
+        if member not in self._classes:
+            self._classes[member] = {
+                (module, symbol): timeline
+                for module, table in self._member(member).items()
+                for symbol, timeline in table.items()
+                if "." not in symbol and any(is_class(text or "") for text in timeline[1::2])
+            }
+        return self._classes[member]
 
     def entry(self, section: str, name: str, release: int) -> str | None:
         """Return the text of a name in a section; None if the release does not have it."""

@@ -146,7 +146,8 @@ _REQUIRED = re.compile(r"""^\s*(?:-\s+)?["']?vllm(?:\[[\w,-]*\])?\s*[=<>~!]=?"""
 
 # Names in any text
 _NAMES = {
-    "environment": re.compile(r"\bVLLM_[A-Z0-9_]+\b"),
+    # Not one that is only read or removed: $VLLM_X, ${VLLM_X:-1}, unset VLLM_X.
+    "environment": re.compile(r"(?<!\$)(?<!\$\{)(?<!\bunset )\bVLLM_[A-Z0-9_]+\b"),
     "metric": re.compile(r"\bvllm:[a-z][a-z0-9_]+"),
     "route": re.compile(
         r"(?:https?://[^/\s\"']+|\{[^{}]*\}|\$\{?\w+\}?|:\d{2,5}|^)(/[\w/.-]+)", re.MULTILINE

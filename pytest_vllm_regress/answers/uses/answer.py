@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from ...util.validation import did_you_mean, format_value
 from ...util.versions import specifiers_of
@@ -77,7 +77,7 @@ class UsesAnswer:
     fallbacks: tuple[MissingUse, ...]
     broken: dict[Declared, tuple[str, ...]]
 
-    @property
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """The parts of the project that use vLLM; the headline is about the first."""
         used = {use.part for use in self.project.uses if use.kind in HEADLINE}

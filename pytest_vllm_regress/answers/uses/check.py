@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..api_history.definitions import Option, Signature, is_class, is_function, signature_of
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
 from ..api_history.store import History
-from .strings import PARSER_OPTIONS
+from .strings import PARSER_OPTIONS, metric_spellings
 from .use import Use
 
 
@@ -186,7 +186,9 @@ def _override(use: Use, lookup: Lookup) -> Status:
         return UNSURE
     try:
         method = lookup.member(owner, use.detail)
-    except Missing:
+    except (Missing, Unknown) as error:
+        if isinstance(error, Unknown) and not lookup.has_lost(owner, use.detail):
+            raise
         return Status(f"the class {owner.path} has no {use.detail}: the override is never called")
     signature = signature_of(method.definition) if is_function(method.definition) else None
     if signature is None or "@overload" in method.definition or "@classmethod" in method.definition:
@@ -222,12 +224,10 @@ def _listed(use: Use, lookup: Lookup) -> Status:
 
 
 def spellings(use: Use) -> set[str]:
-    """Return the names that a release may have for a use."""
-    name = use.targets[0]
+    """Return the names that a release may have for a use, of which one is enough."""
     if use.kind != "metric":
-        return {name}
-    stem = name.removesuffix("_total")  # which Prometheus' client adds to the name of a counter
-    return {stem, f"{stem}_total"}
+        return {use.targets[0]}
+    return set().union(*map(metric_spellings, use.targets))
 
 
 def _version(use: Use, lookup: Lookup) -> Status:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ...util.versions import specifiers_of, version_of
@@ -21,12 +23,22 @@ Branches = tuple[Releases, Releases]
 Paths = tuple[str, ...]
 """Paths of which the first that exists in a release is meant."""
 Names = dict[str, Paths]
-"""What local names mean."""
+"""What local names mean. In methods "." is what their instance is, and ".x" its attribute ``x``."""
 MAX_PATH = 300
 MAX_CALLS = 4
 """Most calls that are followed from a test of the release through the project's functions."""
+MAX_TABLE = 200
+"""Most entries of a table whose keys are releases."""
+MAX_INLINED = 40
+"""Most nodes of an expression in which a function's own names are replaced."""
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
+PART = "@part "
+"""What a name is bound to, with a number from 0 on, that holds one number of the version."""
+ASKS_FOR_MODULE = re.compile(
+    r"(?i)_*(?:find_spec$|(?:has|is|can|check|try|safe|optional|maybe|lazy|soft)\w*_\w*(?:module|package|import|avail|exist|install))"
+)
+"""Names of functions that look for a module which may not exist."""
 DISTRIBUTION = "@distribution"
 """What a name is bound to that holds the name of the package, "vllm"."""
 VERSION_OF = "@version of"
@@ -49,6 +61,9 @@ _VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _VERSION_PARTS = ("base_version", "release", "public", "version")
+_SKIPS = ("skipif", "skipunless")
+"""Decorators that leave tests out, in lower case."""
+_LISTS_PARAMETERS = ("signature", "getfullargspec", "fields")
 _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "LooseVersion")
 
 
@@ -56,13 +71,18 @@ _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "Loose
 class KeptTest:
     """What the code keeps of a test in a name.
 
-    ``outcome``: None if it is true or false for any release. ``signature``: of what it is one.
+    ``outcome``: None if it is true or false for any release. ``exists``: for which releases the
+    name may be other than None, and for which it may be None. ``signature``: of what it is one.
+    ``versions``: the constant versions that the name holds; ``allowed``: the range of versions.
     ``returns``: what a function returns, with its parameters and what names mean in it.
     """
 
     outcome: Branches | None
+    exists: Branches | None = None
     probed: frozenset[str] = frozenset()
     signature: Paths = ()
+    versions: tuple[Version, ...] = ()
+    allowed: SpecifierSet | None = None
     returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
 
 
@@ -120,9 +140,14 @@ class VersionTests:
             is_object = isinstance(value, (ast.Call, ast.Attribute))
             self.kept[name] = KeptTest(
                 outcome if outcome != self._any else None,
+                self._exists(value, names),
                 probed_names(value) if any(map(_is_probe, walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
+        versions, allowed = self._bounds(value), self._allowed(value)
+        if versions or allowed:
+            kept = self.kept.get(name, KeptTest(None))
+            self.kept[name] = replace(kept, versions=versions, allowed=allowed)
 
     def keep_function(
         self,
@@ -135,25 +160,31 @@ class VersionTests:
         """Note what a function tells about the release. ``returns``: what it returns for which
         releases; ``ends``: those for which its end is reached."""
         self.kept.pop(name, None)
-        true, false, values = frozenset[int](), ends, []
+        true, false, values, may_fail = frozenset[int](), ends, [], False
         for value, live in returns:
-            values.append(value)
             if value is None or (isinstance(value, ast.Constant) and not value.value):
                 false |= live
+                may_fail = True
                 continue
+            values.append(value)
             is_true, is_false = self.outcome(value, names)
             is_constant = isinstance(value, ast.Constant)
             true, false = true | live & is_true, false if is_constant else false | live & is_false
-        outcome = None if (true, false) == self._any or not values else (true, false)
+        is_told = (values or may_fail) and (true, false) != self._any
+        outcome = (true, false) if is_told else None
         arguments = node.args
         parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args))
-        single = values[0] if len(values) == 1 else None
+        single = _inlined(values[0], node) if len(values) == 1 and parameters else None
+        if single and may_fail:  # a handler returns False
+            single = ast.BoolOp(ast.And(), [single, ast.Constant(...)])
         asks = _TELLS.match(node.name) is not None
         probed = (n for part in (walk(node) if asks else ()) for n in _asked_by(part))
         kept = KeptTest(
-            outcome, frozenset(probed), returns=(single, parameters, names) if single else None
+            outcome,
+            probed=frozenset(probed),
+            returns=(single, parameters, names) if single else None,
         )
-        if outcome or kept.probed or (single and parameters):
+        if outcome or kept.probed or single:
             self.kept[name] = kept
 
     def keep_attempt(
@@ -169,17 +200,13 @@ class VersionTests:
             values = [bound.get(name, before.get(name)) for bound in names]
             if None not in values and values[0] != values[1]:
                 outcome = (works, fails) if values[0] else (fails, works)
-                self.kept[name] = replace(self.kept.get(name, KeptTest(None)), outcome=outcome)
+                kept = self.kept.get(name, KeptTest(None))
+                self.kept[name] = replace(kept, outcome=outcome, exists=None)
 
     def decorated(self, decorator: ast.expr, names: Names) -> Releases:
         """Return the releases for which a decorator lets a function run."""
-        match decorator:
-            case ast.Call(function, [test, *_]) if last_name(function).lower() == "skipif":
-                return self.outcome(test, names)[1]
-            case ast.Call(function, [test, *_]) if last_name(function) == "skipUnless":
-                return self.outcome(test, names)[0]
-            case ast.Call():
-                return self.outcome(decorator, names)[0]
+        if isinstance(decorator, (ast.Call, ast.Name, ast.Attribute)):
+            return self.outcome(decorator, names)[0]
         return self.all
 
     def after_handler(self, before: Mapping[str, KeptTest], body: Sequence[ast.stmt]) -> None:
@@ -222,19 +249,27 @@ class VersionTests:
             case ast.Call(ast.Name("bool" | "callable"), [value]):
                 return self.outcome(value, names)
             case ast.Compare(left, [ast.Is() | ast.IsNot() as kind], [ast.Constant(None)]):
-                true, false = self.outcome(left, names)
+                true, false = self._exists(left, names) or self.outcome(left, names)
                 return (true, false) if isinstance(kind, ast.IsNot) else (false, true)
-            case ast.Call(ast.Name("getattr"), [owner, attribute, _]):
-                paths, name = resolve(owner, names), text_of(attribute)
-                if paths and name:  # an attribute that exists may be false
-                    return self._has(paths, name)[0], self.all
+            case ast.Call(ast.Name("getattr"), [_, _, _]) if exists := self._exists(test, names):
+                return exists[0], self.all  # an attribute that exists may be false
+            case ast.Call(function) if last_name(function).lower() in _SKIPS:
+                words = (word.value for word in test.keywords if word.arg == "condition")
+                outcomes = [self.outcome(test, names) for test in (*test.args[:1], *words)]
+                true, false = _all_of(outcomes or [self._any])
+                skips = last_name(function).lower() == "skipif"
+                return (false, true) if skips else (true, false)
             case _ if _is_v1(test, names):
                 return self.all, self._v0
-            case ast.Compare(
-                left, [ast.In() | ast.NotIn() as kind], [ast.Tuple(parts) | ast.List(parts)]
-            ) if is_version(left, names) and (bounds := _constant_versions(parts)):
-                true, false = self._where(lambda version: version in bounds)
+            case ast.Compare(left, [ast.In() | ast.NotIn() as kind], [container]) if is_version(
+                left, names
+            ):
+                true, false = self._contained(container)
                 return (true, false) if isinstance(kind, ast.In) else (false, true)
+            case ast.Call(ast.Attribute(container, "contains"), [version, *_]) if is_version(
+                version, names
+            ):
+                return self._contained(container)
             case ast.Call(ast.Attribute(owner, "startswith"), [prefix]) if is_version(owner, names):
                 parts = prefix.elts if isinstance(prefix, ast.Tuple) else [prefix]
                 if prefixes := tuple(filter(None, map(text_of, parts))):
@@ -249,11 +284,27 @@ class VersionTests:
                 compared = zip([left, *others], kinds, others, strict=False)  # a <= b < c
                 return _all_of([self._compared(*parts, names) for parts in compared])
             case ast.Call(function, [owner, attribute]) if last_name(function) == "hasattr":
-                paths, name = resolve(owner, names), text_of(attribute)
-                return self._has(paths, name) if paths and name else self._called(test)
+                return self._has(owner, attribute, names) or self._called(test)
             case ast.Call():
-                return self._called(test)
+                return self._exists(test, names) or self._called(test)
         return self._any
+
+    def since(self, version: ast.expr | None) -> Releases:
+        """Return the releases from a version on; all of them if it is not known."""
+        bound = self._bound(version)
+        return self.all if bound is None else self._split(ge, bound)[0]
+
+    def chosen(self, keys: Sequence[ast.expr | None]) -> list[Releases]:
+        """Return for which releases each entry of a table is for whose keys are releases: those up
+        to the next one. Nothing for other tables."""
+        bounds = [bound for key in keys[:MAX_TABLE] if (bound := self._bound(key)) is not None]
+        if not bounds or len(bounds) < len(keys):
+            return []
+        releases = {v.release[:length] for v in self._versions for length in (2, 3, 4)}
+        if not all(bound.release in releases for bound in bounds):
+            return []
+        since = [self._split(ge, bound)[0] for bound in bounds]
+        return [one.difference(*(other for other in since if other < one)) for one in since]
 
     def is_open(self, outcome: Branches) -> bool:
         """Return whether a test says nothing about the release."""
@@ -263,8 +314,27 @@ class VersionTests:
         """Return the releases that may have what a path means, and those that may lack it."""
         return self._asked("name", (path,), "")
 
-    def _has(self, paths: Paths, name: str) -> Branches:
+    def _has(self, owner: ast.expr, attribute: ast.expr, names: Names) -> Branches | None:
+        paths, name = resolve(owner, names), text_of(attribute)
+        if not (paths and name):
+            return None
         return self._asked("name", tuple(f"{path}.{name}" for path in paths), "")
+
+    def _exists(self, node: ast.expr, names: Names) -> Branches | None:
+        """Return for which releases an expression may be other than None, and for which it may be
+        None: what is looked up with a default. None if that is not known."""
+        match node:
+            case ast.Name() | ast.Attribute() if kept := self.kept.get(key_of(node)):
+                return kept.exists
+            case ast.Call(ast.Name("getattr"), [owner, attribute, _]):
+                return self._has(owner, attribute, names)
+            case ast.Call(function, [path, *_]) if ASKS_FOR_MODULE.match(last_name(function)):
+                module = text_of(path)
+                return self.exists(module) if module.startswith("vllm.") else None
+            case ast.Call(ast.Attribute(container, "get"), [key, *_]):
+                paths, name = self._signature(container, names), text_of(key)
+                return self._asked("keyword", paths, name) if paths and name else None
+        return None
 
     def _returned(
         self,
@@ -282,7 +352,8 @@ class VersionTests:
             first = parameters[:1] in (("self",), ("cls",)) and isinstance(call.func, ast.Attribute)
             given = dict(zip(parameters[first:], call.args, strict=False))
             given |= {word.arg: word.value for word in call.keywords if word.arg}
-            filled = _Filled(given).visit(copy.deepcopy(value))
+            small = {name: argument for name, argument in given.items() if _is_small(argument)}
+            filled = _Filled(small).visit(copy.deepcopy(value))
             own = {name: paths for name, paths in inside.items() if name not in parameters}
             return self.outcome(filled, {**own, **names})
         finally:
@@ -294,18 +365,73 @@ class VersionTests:
             match part:
                 case ast.Name(name) if (kept := self.kept.get(name)) and kept.signature:
                     return kept.signature
-                case ast.Call(function, [subject, *_]) if last_name(function) == "signature":
+                case ast.Call(function, [subject, *_]) if last_name(function) in _LISTS_PARAMETERS:
+                    return resolve(subject, names)
+                case ast.Attribute(subject, "__code__" | "__dataclass_fields__" | "model_fields"):
                     return resolve(subject, names)
         return ()
 
     def _compared(self, left: ast.expr, kind: ast.cmpop, right: ast.expr, names: Names) -> Branches:
         sign = _SIGNS.get(type(kind), "")
-        if is_version(right, names):
-            sign, left, right = sign.translate(_MIRRORED), right, left
-        bound = _constant_version(right)
-        if bound is None or not is_version(left, names) or not sign:
-            return self._any
-        return self._split(_OPERATORS[sign], bound, _length(left))
+        for side, other, operator in (
+            (left, right, sign),
+            (right, left, sign.translate(_MIRRORED)),
+        ):
+            match _part(side, names), other:
+                case int(part), ast.Constant(int(number)) if operator:
+                    return self._compared_part(_OPERATORS[operator], part, number)
+            bound = self._bound(other) if operator and is_version(side, names) else None
+            if bound is not None:
+                return self._split(_OPERATORS[operator], bound, _length(side))
+        return self._any
+
+    def _compared_part(
+        self, compare: Callable[[int, int], bool], part: int, number: int
+    ) -> Branches:
+        return self._where(lambda version: compare((*version.release, 0, 0, 0)[part], number))
+
+    def _bound(self, node: ast.expr | None) -> Version | None:
+        """Return the version that is written out, or kept in a name."""
+        match node:
+            case ast.Name() | ast.Attribute() if kept := self.kept.get(key_of(node)):
+                return kept.versions[0] if len(kept.versions) == 1 else None
+            case ast.Attribute(value, name) if name in _VERSION_PARTS:
+                return self._bound(value)
+            case ast.Call(_, [argument]):
+                return self._bound(argument)
+            case ast.Tuple(elements):
+                whole = all(isinstance(getattr(e, "value", None), int) for e in elements)
+                return _version(".".join(map(ast.unparse, elements))) if whole else None
+        return _version(text_of(node))
+
+    def _allowed(self, node: ast.expr | None) -> SpecifierSet | None:
+        """Return the range of versions that an expression is; None if it is not known."""
+        match node:
+            case ast.Name() | ast.Attribute() if kept := self.kept.get(key_of(node)):
+                return kept.allowed
+            case ast.Call(function, [text]) if last_name(function) == "SpecifierSet":
+                return specifiers_of(text_of(text))
+        return None
+
+    def _contained(self, container: ast.expr) -> Branches:
+        """Judge whether the version is in a range or a list."""
+        if (allowed := self._allowed(container)) is not None:
+            return self._where(lambda version: allowed.contains(version, prereleases=True))
+        bounds = self._bounds(container)
+        return self._where(lambda version: version in bounds) if bounds else self._any
+
+    def _bounds(self, node: ast.expr | None) -> tuple[Version, ...]:
+        """Return the versions in an expression: one, or those in a list; none if a part of it is
+        no version."""
+        if bound := self._bound(node):
+            return (bound,)
+        match node:
+            case ast.Name() | ast.Attribute() if kept := self.kept.get(key_of(node)):
+                return kept.versions
+            case ast.Tuple(parts) | ast.List(parts) | ast.Set(parts):
+                bounds = [self._bound(part) for part in parts]
+                return () if None in bounds else tuple(filter(None, bounds))
+        return ()
 
     def _called(self, call: ast.Call) -> Branches:
         """Judge calls such as ``is_vllm_version_at_least("0.8.5")`` and ``compare_versions("vllm",
@@ -319,13 +445,13 @@ class VersionTests:
                 return self._where(lambda version: allowed.contains(version, prereleases=True))
         if is_range:
             return self._any
-        bounds = list(filter(None, map(_version, texts)))
+        bounds = list(filter(None, map(self._bound, call.args)))
         signs = [_OPERATORS[text] for text in texts if text in _OPERATORS]
         signs += [sign for pattern, sign in _COMPARING.items() if pattern.search(name)]
         if bounds and signs:
             return self._split(signs[0], bounds[0])
         for word in call.keywords:
-            if word.arg == "min_version" and (bound := _constant_version(word.value)):
+            if word.arg == "min_version" and (bound := self._bound(word.value)):
                 return self._split(ge, bound)
         return self._any
 
@@ -343,30 +469,26 @@ class VersionTests:
         return true, self.all - true
 
 
-def resolve(node: ast.expr | None, names: Names, own: Mapping[str, Paths] | None = None) -> Paths:
-    """Return the paths that an expression means; none if it is nothing of vLLM.
-
-    ``own``: the attributes of ``self``, and itself as "".
-    """
-    own = own or {}
+def resolve(node: ast.expr | None, names: Names) -> Paths:
+    """Return the paths that an expression means; none if it is nothing of vLLM."""
     match node:
         case ast.Name("self"):
-            return own.get("", ())
+            return names.get(".", ())
         case ast.Call(ast.Name("super")):
-            return own.get("super()", ())
+            return names.get("super()", ())
         case ast.Name(name):
             return tuple(path for path in names.get(name, ()) if not path.startswith("@"))
         case ast.Await(value):
-            return resolve(value, names, own)
-        case ast.Attribute(ast.Name("self"), name) if name in own:
-            return own[name]
+            return resolve(value, names)
+        case ast.Attribute(ast.Name("self"), name) if f".{name}" in names:
+            return tuple(path for path in names[f".{name}"] if not path.startswith("@"))
         case ast.Attribute(owner, name):
             step = f".{name}"
         case ast.Call(owner):
             step = "()"
         case _:
             return ()
-    return tuple(f"{path}{step}" for path in resolve(owner, names, own) if len(path) < MAX_PATH)
+    return tuple(f"{path}{step}" for path in resolve(owner, names) if len(path) < MAX_PATH)
 
 
 def is_version(node: ast.expr | None, names: Names) -> bool:
@@ -378,9 +500,14 @@ def is_version(node: ast.expr | None, names: Names) -> bool:
         case ast.Attribute(ast.Name(owner), "__version__" | "__version_tuple__"):
             return "vllm" in names.get(owner, (owner,))
         case ast.Attribute(value, name):
-            return name in _VERSION_PARTS and is_version(value, names)
-        case ast.Subscript(value, ast.Slice(None)):
+            is_bound = VERSION in names.get(key_of(node), ())
+            is_named = _VERSION_NAME.fullmatch(name) is not None
+            return is_bound or is_named or (name in _VERSION_PARTS and is_version(value, names))
+        case ast.Subscript(value, ast.Slice(None)) | ast.Call(ast.Attribute(value, "split")):
             return is_version(value, names)
+        case ast.Tuple(parts):
+            numbers = [_part(part, names) for part in parts]
+            return bool(parts) and numbers == [*range(len(parts))]
         case ast.Call(function, []) if _VERSION_NAME.fullmatch(last_name(function)):
             return True
         case ast.Call(ast.Name(function), []) if VERSION in names.get(f"{function}()", ()):
@@ -391,6 +518,21 @@ def is_version(node: ast.expr | None, names: Names) -> bool:
             of_vllm = returns_version and is_distribution(first, names)
             return of_vllm or (name in _WRAPPERS and is_version(first, names))
     return False
+
+
+def _part(node: ast.expr, names: Names) -> int | None:
+    """Return which number of vLLM's version an expression is; None if it is none."""
+    match node:
+        case ast.Name(name):
+            parts = [path for path in names.get(name, ()) if path.startswith(PART)]
+            return int(parts[0].removeprefix(PART)) if parts else None
+        case ast.Call(ast.Name("int"), [value]):
+            return _part(value, names)
+        case ast.Attribute(value, "major" | "minor" | "micro" as name) if is_version(value, names):
+            return ("major", "minor", "micro").index(name)
+        case ast.Subscript(value, ast.Constant(int(number))) if is_version(value, names):
+            return number if 0 <= number <= 2 else None
+    return None
 
 
 def is_distribution(node: ast.expr | None, names: Names) -> bool:
@@ -431,6 +573,30 @@ _TELLS = re.compile(
 """Names of functions whose result tells what an object has."""
 
 
+def _inlined(value: ast.expr | None, function: ast.AST) -> ast.expr | None:
+    """Return what a function returns, with the expressions of the names that it binds once in it."""
+    if not isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+        return value
+    bound: dict[str, ast.expr] = {}
+    stored = Counter[str]()
+    for node in walk(function):
+        match node:
+            case ast.Assign([ast.Name(name)], expression) if _is_small(expression):
+                bound[name] = expression
+            case ast.Name(name, ast.Store()):
+                stored[name] += 1
+    once = {name: expression for name, expression in bound.items() if stored[name] == 1}
+    for _ in range(MAX_CALLS if once else 0):
+        if _is_small(value):
+            value = _Filled(once).visit(copy.deepcopy(value))
+    return value
+
+
+def _is_small(node: ast.AST) -> bool:
+    """Return whether an expression has no more nodes than may be copied for a name."""
+    return all(number < MAX_INLINED for number, _ in enumerate(walk(node)))
+
+
 class _Filled(ast.NodeTransformer):
     """Replaces parameters with the arguments of a call."""
 
@@ -438,7 +604,7 @@ class _Filled(ast.NodeTransformer):
         self._given = given
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._given.get(node.id, node)
+        return copy.deepcopy(self._given.get(node.id, node))
 
 
 def _length(version: ast.expr) -> int:
@@ -446,6 +612,8 @@ def _length(version: ast.expr) -> int:
     match version:
         case ast.Subscript(_, ast.Slice(None, ast.Constant(int(length)))):
             return max(length, 0)
+        case ast.Tuple(parts):
+            return len(parts)
     return 0
 
 
@@ -485,24 +653,6 @@ def _all_of(outcomes: Sequence[Branches]) -> Branches:
     """Return for which releases all of some tests may be true, and any may be false."""
     true, false = zip(*outcomes, strict=True)
     return frozenset.intersection(*true), frozenset.union(*false)
-
-
-def _constant_version(node: ast.expr | None) -> Version | None:
-    match node:
-        case ast.Attribute(value, name) if name in _VERSION_PARTS:
-            return _constant_version(value)
-        case ast.Call(_, [argument]):
-            return _constant_version(argument)
-        case ast.Tuple(elements):
-            whole = all(isinstance(getattr(e, "value", None), int) for e in elements)
-            return _version(".".join(map(ast.unparse, elements))) if whole else None
-    return _version(text_of(node))
-
-
-def _constant_versions(nodes: Sequence[ast.expr]) -> tuple[Version, ...]:
-    """Return the versions; none if one of the nodes is no constant version."""
-    bounds = [_constant_version(node) for node in nodes]
-    return () if None in bounds else tuple(filter(None, bounds))
 
 
 def _version(text: str) -> Version | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -16,6 +16,7 @@ from .guards import Releases
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
 _MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
 _FOR_RELEASE = re.compile(r"vllm\w*_\d+_\d+")
+_VERSION_IN_PATH = re.compile(r"(?:^|[/_-]|vllm)v?(\d_\d+(?:_\d+)?)(?=[/_.-]|$)")
 MAX_IMPORTS = 200_000
 """Limit of the pairs of an import and a file that it may load."""
 
@@ -29,6 +30,24 @@ class Import:
 
     name: str
     live: Releases
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Something of vLLM that the project assigns: ``vllm.utils.f = own``.
+
+    ``value``: the name of what it assigns; empty for another value, which may wrap what was there.
+    ``kept``: its file still has what was there, under another name. ``module``: the project makes a
+    module.
+    """
+
+    path: str
+    file: str
+    line: int
+    live: Releases
+    value: str = ""
+    kept: bool = False
+    module: bool = False
 
 
 class ChosenFunction:
@@ -75,6 +94,30 @@ def named_in(text: str, file: str, live: Releases) -> Iterator[Import]:
 def is_program(text: str) -> bool:
     """Return whether a file can be started as a program."""
     return _MAIN.search(text) is not None
+
+
+def named_for(
+    imports: Mapping[str, Sequence[Import]],
+    programs: Collection[str],
+    chosen: Callable[[Sequence[str]], Sequence[Releases]],
+) -> dict[str, Releases]:
+    """Return for which releases the files are that no import names, and whose path has a version:
+    their names are put together at run time. ``chosen`` returns for which releases each of several
+    versions is."""
+    loads = _loads(imports) or {}
+    imported = {file for statements in loads.values() for file, _ in statements}
+    groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for file in imports:
+        if "vllm" in file.lower() and (version := _VERSION_IN_PATH.search(file)):
+            number = version[1].replace("_", ".")
+            groups[file[: version.start(1)]][number].append(file)
+    return {
+        file: live
+        for versions in groups.values()
+        for files, live in zip(versions.values(), chosen(list(versions)), strict=False)
+        for file in files
+        if file not in imported and file not in programs
+    }
 
 
 def loaded_for(

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -23,11 +23,20 @@ from ...util.documents import parse_json, parse_toml
 from ...util.files import MAX_DEPTH, read_below, why_missing
 from ...util.versions import requirement_of, specifiers_of, version_of
 from ..api_history.definitions import absolute, is_class, module_name
+from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import History, intervals
 from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
 from .check import UseChecker
-from .guards import Branches, VersionTests
-from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
+from .guards import Branches, Releases, VersionTests
+from .own_modules import (
+    ChosenFunction,
+    Import,
+    Replaced,
+    chosen_functions,
+    is_program,
+    loaded_for,
+    named_for,
+)
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
 from .strings import StringReader
 from .use import HEADLINE, TESTS, Declared, Place, Project, Use, part_of
@@ -155,6 +164,8 @@ MAX_FIELDS = 1000
 PARSE_SECONDS, PARSE_MEMORY = 5, 1024 * 1024 * 1024
 MAX_PARSING = 30.0
 """Seconds that these processes may take for one project."""
+MAX_REPLACED = 50
+"""Most names of vLLM with the same last part that a project replaces."""
 MAX_IMPORTED = 3
 """Length of a chain of the project's own modules in which the version is looked for."""
 _PARSE = """
@@ -209,6 +220,8 @@ class ProjectReader:
         self._imports: dict[str, list[Import]] = {}
         self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
+        self._passing: set[str] = set()
+        self._replaced: dict[str, list[Replaced]] = defaultdict(list)
         self._strings = StringReader(history)
         self._uses: dict[Use, None] = {}
         self._declared: dict[Declared, None] = {}
@@ -308,7 +321,7 @@ class ProjectReader:
             )
         ]
         return Project(
-            tuple(self._where_loaded(uses)),
+            tuple(self._where_loaded(self._strings.with_alternatives(uses))),
             tuple(self._declared),
             self._count,
             tuple(notes),
@@ -324,7 +337,10 @@ class ProjectReader:
         """Yield the uses; those in modules and functions that the project uses for some releases
         only are restricted to these."""
         everywhere = frozenset(range(len(self._history.releases)))
-        loaded = loaded_for(self._imports, self._programs, everywhere)
+        loaded = {
+            **named_for(self._imports, self._programs, self._chosen),
+            **loaded_for(self._imports, self._programs, everywhere),
+        }
         chosen = chosen_functions(
             self._functions, self._imports, everywhere, self._imported_elsewhere
         )
@@ -333,7 +349,55 @@ class ProjectReader:
             file, line = use.place.file, use.place.line
             functions = (f.live for f in chosen.get(file, ()) if line in f)
             live = before.intersection(loaded.get(file, everywhere), *functions)
+            live = live.difference(*self._replaced_for(use))
             yield use if live == before else replace(use, live=live)
+
+    def _chosen(self, versions: Sequence[str]) -> Sequence[Releases]:
+        return self._tests().chosen(list(map(ast.Constant, versions)))
+
+    def _replaced_for(self, use: Use) -> Iterator[Releases]:
+        """Yield the releases for which the project puts something of its own in the place of what
+        is used."""
+        is_concerned = self._replaced and use.kind in ("name", "keyword", "call")
+        for target in use.targets if is_concerned else ():
+            *owners, last = accumulate(target.split("."), "{}.{}".format)
+            for path in (*owners, last):
+                owner, _, name = path.removesuffix("()").rpartition(".")
+                for replaced in self._replaced.get(name, ()):
+                    if self._takes_place(replaced, use, path == last) and self._is_same(
+                        owner, replaced.path.rpartition(".")[0]
+                    ):
+                        yield replaced.live
+
+    def _takes_place(self, replaced: Replaced, use: Use, is_whole: bool) -> bool:
+        """Return whether a use is of what the project assigned, if it is of that name."""
+        is_other_file = use.place.file != replaced.file
+        if part_of(replaced.file) == TESTS if is_other_file else replaced.kept:
+            return False
+        if replaced.module:
+            return True
+        is_later = is_other_file or use.place.line > replaced.line
+        if is_whole and use.kind == "name":
+            # An import fails where the name does not exist, and so does reading it to keep it.
+            return is_later and bool(use.roots)
+        is_own = bool(replaced.value) and replaced.value not in self._passing
+        return is_later and is_own
+
+    def _is_same(self, one: str, other: str) -> bool:
+        """Return whether two paths mean the same thing in any release."""
+        if one == other:
+            return True
+        return any(
+            found is not None and found == self._found(other, number)
+            for number in range(len(self._history.releases))
+            for found in [self._found(one, number)]
+        )
+
+    def _found(self, path: str, release: int) -> str | None:
+        try:
+            return self._checker.lookup(release).find(path).path
+        except (Missing, Unknown):
+            return None
 
     def _uses_in(
         self, text: str, name: str, findings: Iterable[DeploymentFinding]
@@ -343,6 +407,11 @@ class ProjectReader:
             yield from uses
             self._imports[name], self._functions[name] = reader.imports, reader.functions
             self._programs += [name] * is_program(text)
+            self._passing |= reader.passing
+            for replaced in reader.replaced:
+                same_name = self._replaced[replaced.path.rpartition(".")[2]]
+                if len(same_name) < MAX_REPLACED:
+                    same_name.append(replaced)
             if part_of(name) != TESTS:
                 self._called |= reader.called
         elif name.endswith(".ipynb"):
@@ -451,8 +520,10 @@ class ProjectReader:
                 yield from self._cell(lines, name, number, reader)
 
     def _reader(self, name: str) -> PythonReader:
-        tests = VersionTests(self._history.releases, self._v0, self._asked)
-        return PythonReader(name, tests, self._strings, self._exports)
+        return PythonReader(name, self._tests(), self._strings, self._exports)
+
+    def _tests(self) -> VersionTests:
+        return VersionTests(self._history.releases, self._v0, self._asked)
 
     def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Branches:
         """Return the releases for which a test for an attribute or a parameter is true, and those

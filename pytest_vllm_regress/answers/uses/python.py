@@ -24,7 +24,9 @@ from ..api_history.definitions import (
     walk,
 )
 from .guards import (
+    ASKS_FOR_MODULE,
     DISTRIBUTION,
+    PART,
     VERSION,
     VERSION_OF,
     KeptTest,
@@ -38,8 +40,8 @@ from .guards import (
     returned,
     returns_version_of_argument,
 )
-from .own_modules import ChosenFunction, Import, imports_of, named_in
-from .strings import NEAR, StringReader, Surroundings
+from .own_modules import ChosenFunction, Import, Replaced, imports_of, named_in
+from .strings import NEAR, StringReader, Surroundings, alternatives_in
 from .use import Place, Use, UsedCall
 
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -50,6 +52,17 @@ _FOR_PEOPLE = ("help", "description", "epilog", "usage", "title")
 _WRITES = re.compile(
     r"print|warn|warning|warning_once|info|debug|error|exception|critical|log|write"
 )
+_READS_VARIABLE = re.compile(
+    r"(?i)(?:_*|\w*_)(?:get|read|pop|del|unset|remove|discard|has|is|lookup)(?:$|_|env|attr|item)|_*env(?:$|_)"
+)
+"""Names of functions that read or remove a variable of the environment, which a project may have
+for itself, or which need not exist."""
+_READ_FROM = ("envvar", "env_var", "env", "alias", "validation_alias")
+"""Keyword arguments with the variable from which a setting is read."""
+_COMPARES = re.compile(
+    r"assert|startswith|endswith|removeprefix|removesuffix|replace$|fullmatch$|set_level|at_level|filterwarnings"
+)
+"""Names of functions that compare a string, or with the name of a logger or a module."""
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 ALL_CAUGHT = frozenset(("module", "name", "attribute", "argument"))
 _CAUGHT = {
@@ -260,10 +273,11 @@ class _Scope:
     """Where code stands. Statements bind names in the dicts; code of its own scope has copies.
 
     ``names``: what names mean; ``keys``: the keys of dicts in names, and of those that functions
-    return, as "f()"; ``own``: the attributes of ``self``, and itself as ""; ``own_keys``: the keys of
-    dicts in these, and of those that methods return. ``within``: classes and functions around it.
-    ``always``: the module cannot be imported without running it, for the releases in ``live``;
-    ``tested``: a test of the version decides that.
+    return, as "f()"; ``own``: what methods learn of their instance, as in ``names``; ``own_keys``:
+    the keys of dicts in these, and of those that methods return. ``within``: classes and functions
+    around it.
+    ``certain``: releases for which the module cannot be imported without running it; ``tested``: a
+    test of the release decides that.
     ``live``: releases for which the code runs; ``caught``: failures that are handled; ``probed``:
     names for which a test asked; ``instead_of``: see ``Use``. ``returns``: what the function around
     it returns, with the releases. ``loses``: where a failure is handled, nothing comes in place of
@@ -278,7 +292,7 @@ class _Scope:
     own: Names = field(default_factory=dict)
     own_keys: dict[str, Keys] = field(default_factory=dict)
     within: tuple[ast.AST, ...] = ()
-    always: bool = True
+    certain: Releases = frozenset()
     tested: bool = False
     caught: frozenset[str] = frozenset()
     probed: frozenset[str] = frozenset()
@@ -310,7 +324,16 @@ class PythonReader:
         """Attributes that the code takes from other objects than its own instance."""
         self._fails: Releases = frozenset()
         self._fields: dict[str, Keys] = {}
+        self._unloadable: Releases = frozenset()
+        """Releases for which an import at the top fails, so that the rest is not reached."""
+        self.replaced: list[Replaced] = []
+        self._methods: set[str] = set()
+        """Names of functions and methods."""
+        self.passing: set[str] = set()
+        """Names of functions that take any keywords, and of classes that inherit from vLLM's."""
         self._given_versions: set[tuple[str, int]] = set()
+        self._marked: Releases = tests.all
+        """Releases for which pytest runs the tests of the module."""
         self.work = 0
         """Work that was done so far, in the unit of ``MAX_WORK``."""
 
@@ -337,17 +360,24 @@ class PythonReader:
             for method in node.body
             if isinstance(method, Function) and re.match("_(?!_)", method.name)
         }
+        self._strings.choose(self._file, alternatives_in(tree) if "vllm:" in text else ())
         size, fakes = 0, False
         for node in walk(tree):
             size += 1
             fakes = fakes or makes_module(node)
             match node:
+                case ast.FunctionDef(name, arguments):
+                    self._methods.add(name)
+                    self.passing |= {name} if arguments.kwarg else set()
                 case ast.Call(ast.Name(name), arguments) if name in self.functions:
                     given = enumerate(arguments)
                     self._given_versions |= {(name, n) for n, a in given if is_version(a, {})}
         module = _Module(tree, cell, size, fakes)
         self._names_in_module = None
-        self._block(tree.body, _Scope(module, self._names, self._keys, self._tests.all))
+        everywhere = self._tests.all
+        self._block(
+            tree.body, _Scope(module, self._names, self._keys, everywhere, certain=everywhere)
+        )
         return self._uses
 
     def _spend(self, work: int) -> None:
@@ -380,6 +410,10 @@ class PythonReader:
                 return self._tests.outcome(test, scope.names)[0]
             case ast.Import() | ast.ImportFrom():
                 return self._import(node, scope)
+            case (
+                ast.Expr(ast.Call(function) as call) | ast.Assign(value=ast.Call(function) as call)
+            ) if last_name(function) == "importorskip" and "vllm" in map(_package, call.args):
+                return self._import_or_skip(node, call, scope)
             case ast.ClassDef():
                 self._class(node, scope)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -412,10 +446,19 @@ class PythonReader:
                 blocks = [body, other]
             case ast.Match(_, cases):  # only one case runs: one that returns ends no other
                 blocks = [case.body for case in cases]
+            case ast.Delete(targets):
+                for target in targets:
+                    if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                        self._drop_key(target.value.id, target.slice, scope)
             case ast.Return(value):
                 scope.returns.append((value, scope.live))
-            case ast.Raise() if scope.always and scope.tested:
-                self._use(Use("version", ("vllm",), self._place(node, scope)), "module", scope)
+            case ast.Raise(error) if (
+                scope.tested
+                and "Skip" not in last_name(getattr(error, "func", error))
+                and (live := (scope.live & scope.certain) - self._unloadable)
+            ):
+                use = Use("version", ("vllm",), self._place(node, scope), live=live)
+                self._use(use, "module", scope)
         is_with = isinstance(node, (ast.With, ast.AsyncWith))
         for block in blocks:
             self._block(block, scope if is_with else _maybe(scope))
@@ -427,19 +470,19 @@ class PythonReader:
             return None
         self._expression(node.test, scope)
         true, false = outcome = self._tests.outcome(node.test, scope.names)
-        always = scope.always and not self._tests.is_open(outcome)
+        is_open = self._tests.is_open(outcome)
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
-        for body, releases in ((node.body, true), (node.orelse, false)):
+        for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             live = scope.live & releases
             branch = replace(
                 scope,
                 names=dict(scope.names),
                 live=live,
                 probed=probed,
-                always=always,
-                tested=scope.tested or always,
+                certain=scope.certain & (releases - others),
+                tested=scope.tested or not is_open,
             )
             ends |= self._block(body, branch)
             branches.append(branch.names)
@@ -459,24 +502,31 @@ class PythonReader:
             if leaves_names_undefined(node, self._names_in_module):
                 caught -= {"module", "name"}
         first = len(self._uses)
-        always = scope.always and not node.handlers
+        certain = frozenset() if node.handlers else scope.certain
         fails_before, self._fails = self._fails, frozenset()
         constants = dict(self._tests.constants)
         loses = only_passes(node)
-        inner = replace(scope, caught=scope.caught | caught, always=always, loses=loses)
+        inner = replace(scope, caught=scope.caught | caught, certain=certain, loses=loses)
         works = self._block(node.body, inner)
-        fails, self._fails = self._fails & scope.live, fails_before
-        self._spend(len(node.body))
-        if not all(map(_may_only_lack_vllm, node.body)):
-            fails = scope.live  # something else may fail, too
+        lacks, self._fails = self._fails & scope.live, fails_before
+        fails = frozenset[int]()
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         self._spend((1 + len(node.handlers)) * len(scope.names))
         kept = dict(self._tests.kept)
         ends = frozenset[int]()
         for handler in node.handlers:
-            instead_of = guarded if kinds_caught(handler) else scope.instead_of
+            kinds = kinds_caught(handler)
+            self._spend(len(node.body))
+            only_lacks = all(_may_only_lack_vllm(part, kinds) for part in node.body)
+            enters = lacks if only_lacks else scope.live  # something else may fail, too
+            fails |= enters
+            instead_of = guarded if kinds else scope.instead_of
             inner = replace(
-                scope, names=dict(scope.names), instead_of=instead_of, always=False, live=fails
+                scope,
+                names=dict(scope.names),
+                instead_of=instead_of,
+                certain=frozenset(),
+                live=enters,
             )
             ends |= self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
@@ -513,10 +563,12 @@ class PythonReader:
                     self._take(node, alias.name, name, scope)
                 continue
             use = Use("name", (path,), self._place(node, scope))
+            exists, lacks = self._tests.exists(path)
             if scope.caught & {"module", "name"}:
-                exists, lacks = self._tests.exists(path)
                 rest = exists if rest is None else rest & exists
                 self._fails |= lacks
+            elif scope.certain:
+                self._unloadable |= lacks - exists
             if isinstance(node, ast.Import):
                 scope.names[name] = (path if alias.asname else name,)
                 self._use(use, "module", scope)
@@ -528,6 +580,17 @@ class PythonReader:
             self._use(use, "name", scope)
             scope.names[name] = (path,)
         return rest
+
+    def _import_or_skip(
+        self, node: ast.Expr | ast.Assign, call: ast.Call, scope: _Scope
+    ) -> Releases:
+        """Read ``pytest.importorskip``; return for which releases the test goes on."""
+        path = text_of(call.args[0])
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Name):
+                scope.names[target.id] = (path,)
+        minimum = next((word.value for word in call.keywords if word.arg == "minversion"), None)
+        return self._tests.exists(path)[0] & self._tests.since(minimum)
 
     def _take(self, node: ast.ImportFrom, exported: str, name: str, scope: _Scope) -> None:
         """Take over what is known of a name that another module of the project has: something of
@@ -557,15 +620,20 @@ class PythonReader:
                 bases += paths
                 exist = (self._tests.exists(path)[0] for path in paths)
                 scope = _for(scope, frozenset().union(*exist))
-        own: Names = {"": tuple(f"{path}()" for path in bases)} if bases else {}
+        self.passing |= {node.name} if bases else set()
+        own: Names = {".": tuple(f"{path}()" for path in bases)} if bases else {}
         if bases and _resolve(node.bases[0], scope):  # of others it is not known what comes first
-            own["super()"] = own[""]
+            own["super()"] = own["."]
         is_of_instance = [key for key in self._tests.kept if key.startswith(".")]
         for key in is_of_instance if not scope.dry else ():
             del self._tests.kept[key]
-        nested = self._nested(scope, own_keys={}, within=(*scope.within, node), always=scope.always)
+        nested = self._nested(
+            scope, own_keys={}, within=(*scope.within, node), certain=scope.certain
+        )
+        for name in [name for name in nested.names if name[:1] == "." or name == "super()"]:
+            del nested.names[name]  # of the class around this one
         if not scope.dry:  # first learn what the methods assign to their instance
-            self._block(node.body, replace(nested, names=dict(scope.names), own=own, dry=True))
+            self._block(node.body, replace(nested, names=dict(nested.names), own=own, dry=True))
         fields = (entry for entry in node.body if isinstance(entry, ast.AnnAssign))
         self._fields[node.name] = {
             field.target.id: (field.lineno, scope.live)
@@ -574,12 +642,14 @@ class PythonReader:
         }
         methods = [method for method in node.body if isinstance(method, Function)]
         inner = (entry for entry in node.body if isinstance(entry, ast.ClassDef))
-        own |= {entry.name: () for entry in (*methods, *inner) if entry.name not in own}
+        own |= {f".{entry.name}": () for entry in (*methods, *inner) if f".{entry.name}" not in own}
         self._block(node.body, replace(nested, own=own))
         is_mixed_in = all(path.rpartition(".")[2].endswith("Mixin") for path in bases)
         siblings = tuple(method.name for method in methods)
         for method in methods if not is_mixed_in else ():  # who mixes it in calls its methods
-            if not method.name.startswith("__"):
+            # A private hook may be the former form of a public one that some class here has, too.
+            is_former = method.name[:1] == "_" and method.name[1:] in self._methods
+            if not (method.name.startswith("__") or is_former):
                 place, signature = self._place(method, scope), Signature(parameters_of(method.args))
                 if "staticmethod" not in map(last_name, method.decorator_list):
                     signature = signature.without_first()
@@ -596,7 +666,16 @@ class PythonReader:
         defaults = (*arguments.defaults, *filter(None, arguments.kw_defaults))
         for expression in (*node.decorator_list, *defaults):
             self._expression(expression, scope)
-        inner = self._nested(scope, caught=frozenset(), within=(*scope.within, node), returns=[])
+        # A plugin is a function of this name, which vLLM calls when it starts.
+        certain = scope.certain if node.name == "register" else frozenset[int]()
+        inner = self._nested(
+            scope,
+            caught=frozenset(),
+            within=(*scope.within, node),
+            returns=[],
+            certain=certain,
+        )
+        inner.names.update(scope.own)
         positional = (*arguments.posonlyargs, *arguments.args)
         for number, argument in enumerate((*positional, *arguments.kwonlyargs)):
             is_given = (node.name, number) in self._given_versions and not scope.within
@@ -610,7 +689,10 @@ class PythonReader:
     def _decorated(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: _Scope
     ) -> _Scope:
-        """Return the scope of a function or class that a decorator leaves out of some releases."""
+        """Return the scope of a function or class that a decorator, or a mark of the module, leaves
+        out of some releases."""
+        if not scope.within:
+            scope = _for(scope, self._marked)
         for decorator in node.decorator_list:
             scope = _for(scope, self._tests.decorated(decorator, scope.names))
         return scope
@@ -649,7 +731,7 @@ class PythonReader:
         """Return the scope of a function or class in ``scope``: it sees the names, and binds its own."""
         self._spend(len(scope.names) + len(scope.keys))
         names, keys = dict(scope.names), dict(scope.keys)
-        return replace(scope, **{"names": names, "keys": keys, "always": False, **changes})
+        return replace(scope, **{"names": names, "keys": keys, "certain": frozenset(), **changes})
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, scope: _Scope) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -657,31 +739,71 @@ class PythonReader:
         if not paths and isinstance(node, ast.AnnAssign):
             paths = _annotated(node.annotation, scope)
         is_none = isinstance(node.value, ast.Constant) and node.value.value is None
+        bound = paths
+        if is_version(node.value, scope.names):
+            bound = (VERSION,)
+        elif is_distribution(node.value, scope.names):
+            bound = (DISTRIBUTION,)
         for target in targets:
             match target:
                 case ast.Name(name):
                     self._keep(name, node.value, scope)
+                    if scope.within and isinstance(scope.within[-1], ast.ClassDef):
+                        for key in (f".{name}", f"{scope.within[-1].name}.{name}"):
+                            self._tests.keep(key, node.value, scope.names)
                     self._instance_of(name, node.value, scope)
-                    bound = paths
-                    if is_version(node.value, scope.names):
-                        bound = (VERSION,)
-                    elif is_distribution(node.value, scope.names):
-                        bound = (DISTRIBUTION,)
+                    if name == "pytestmark" and not scope.within:
+                        marks = getattr(node.value, "elts", [node.value])
+                        for mark in marks:
+                            self._marked &= self._tests.decorated(mark, scope.names)
                     _bind(name, bound, scope)
                 case ast.Attribute(ast.Name("self"), name):
                     self._tests.keep(f".{name}", node.value, scope.names)
                     if keys := self._passed(node.value, scope):
                         scope.own_keys[name] = {**scope.own_keys.get(name, {}), **keys}
                     if not is_none:
-                        known = scope.own.get(name)
-                        same = known is None or set(known) <= set(paths)
-                        scope.own[name] = paths if same else ()
+                        known = scope.own.get(f".{name}")
+                        same = known is None or set(known) <= set(bound)
+                        scope.own[f".{name}"] = scope.names[f".{name}"] = bound if same else ()
+                case ast.Attribute():
+                    self._replace(_resolve(target, scope), node, scope)
+                case ast.Subscript(ast.Attribute(_, "modules"), key):
+                    self._replace([text_of(key)], node, scope, module=True)
                 case ast.Subscript(ast.Name(name), ast.Constant(value)) if name in scope.keys:
                     if (key := str(value)) not in scope.probed:
                         _, earlier = scope.keys[name].get(key, (0, frozenset()))
                         scope.keys[name][key] = node.lineno, scope.live | earlier
                 case ast.Tuple() | ast.List() | ast.Starred():
                     _unbind(target, scope)
+                    self._unpack(target, node.value, scope)
+
+    def _unpack(self, target: ast.expr, value: ast.expr | None, scope: _Scope) -> None:
+        """Follow ``major, minor = map(int, version.split(".")[:2])``."""
+        parts = walk(value) if isinstance(value, ast.expr) else ()
+        if any(isinstance(p, ast.expr) and is_version(p, scope.names) for p in parts):
+            for number, name in enumerate(getattr(target, "elts", ())):
+                if isinstance(name, ast.Name):
+                    scope.names[name.id] = (f"{PART}{number}",)
+
+    def _replace(
+        self,
+        paths: Iterable[str],
+        node: ast.Assign | ast.AnnAssign | ast.Call,
+        scope: _Scope,
+        *,
+        module: bool = False,
+    ) -> None:
+        """Note what the code assigns to names of vLLM. What a call returns may wrap vLLM's."""
+        value = node.args[-1] if isinstance(node, ast.Call) else node.value
+        self._spend(len(scope.names))
+        kept = set[str]().union(*scope.names.values())
+        self.replaced += [
+            Replaced(
+                path, self._file, node.lineno, scope.live, last_name(value), path in kept, module
+            )
+            for path in paths
+            if path.startswith("vllm.") and "()" not in path and not scope.dry
+        ]
 
     def _instance_of(self, name: str, of: ast.expr | None, scope: _Scope) -> None:
         """Remember the attributes of an instance of one of the file's own classes, or of parsed
@@ -710,7 +832,8 @@ class PythonReader:
             if isinstance(expression, ast.Call):
                 self._change_keys(expression, scope)
             return
-        inner: set[int] = set()
+        inner: dict[int, str] = {}
+        """Nodes that are no use; strings that are no use of some kinds."""
         for node, where in self._parts(expression, scope):
             if isinstance(node, ast.Attribute):
                 self._note_attribute(node, where)
@@ -721,31 +844,38 @@ class PythonReader:
                     pass  # an assignment makes the attribute; what it belongs to is read below
                 case ast.Attribute() if id(node) not in inner:
                     self._attribute(node, where)
-                    inner |= {id(part) for part in chain(node)}
+                    inner |= {id(part): "" for part in chain(node)}
                 case ast.Call(function, arguments):
-                    if last_name(function).endswith("getLogger") or _reads_variable(node):
-                        inner |= set(map(id, arguments))
+                    given = [*arguments, *(word.value for word in node.keywords)]
+                    inner |= dict.fromkeys(_strings(given), _unused_in(last_name(function)))
+                    bound = [word.value for word in node.keywords if word.arg in _READ_FROM]
+                    inner |= dict.fromkeys(_strings(bound), "environment")
+                    if last_name(function) == "setattr":
+                        self._set_attribute(node, where)
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
-                    inner |= {id(part) for text in texts for part in walk(text)}
+                    inner |= {id(part): "" for text in texts for part in walk(text)}
                     self._strings.define_by(node)
                     self._change_keys(node, where)
                     self._define_argument(node, where)
                     self._call(node, where)
-                case ast.Compare(left, [ast.In() | ast.NotIn()], [container]):
-                    if last_name(container) == "environ":
-                        inner.add(id(left))
-                case ast.Compare(left, [ast.Eq() | ast.NotEq() as kind], [other]):
-                    compared = text_of(other) or text_of(left)
-                    if isinstance(kind, ast.Eq):
+                case ast.Compare(left, kinds, others):
+                    # What a name is compared with need not exist.
+                    parts = [part for other in others for part in getattr(other, "elts", [other])]
+                    inner |= dict.fromkeys(_strings([left, *parts]), "name environment")
+                    if isinstance(kinds[0], ast.Eq):
                         # The project's own server finds out what it is asked for.
-                        self._strings.define(compared)
-                    if compared.startswith("vllm."):  # the name of a module, which may not exist
-                        inner |= {id(left), id(other)}
-                case ast.Subscript(owner, key, ast.Load()) if last_name(owner) == "environ":
-                    inner.add(id(key))
-                case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple():
-                    if id(node) not in inner and not where.speaks:
-                        self._text(node, where)
+                        self._strings.define(text_of(others[0]) or text_of(left))
+                case ast.Dict(keys, values):  # of loggers
+                    loggers = (k for k, v in zip(keys, values, strict=True) if k and _is_logger(v))
+                    inner |= dict.fromkeys(_strings(loggers), "name")
+                case ast.Subscript(_, key, ast.Load() | ast.Del()):
+                    inner |= dict.fromkeys(_strings([key]), "environment")
+                case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple() | ast.Set():
+                    if not isinstance(node, (ast.Constant, ast.JoinedStr)):
+                        for part in _strings(_only_named(node)):
+                            inner.setdefault(part, "environment")
+                    if (kind := inner.get(id(node), "none")) and not where.speaks:
+                        self._text(node, where, kind)
 
     def _parts(self, expression: ast.expr, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
         """Yield the nodes of an expression, each with its scope: what a conditional expression, or
@@ -758,6 +888,7 @@ class PythonReader:
                 case ast.IfExp(test, body, other):
                     true, false = self._tests.outcome(test, where.names)
                     todo.append((test, where))
+                    where = replace(where, probed=where.probed | self._tests.probed(test))
                     todo.append((body, _for(where, true)))
                     todo.append((other, _for(where, false)))
                 case ast.BoolOp(kind, values):
@@ -766,6 +897,10 @@ class PythonReader:
                         todo.append((value, rest))
                         true, false = self._tests.outcome(value, where.names)
                         rest = _for(rest, true if isinstance(kind, ast.And) else false)
+                        if probed := self._tests.probed(value) - rest.probed:
+                            rest = replace(rest, probed=rest.probed | probed)
+                case ast.Dict(keys, values) if chosen := self._tests.chosen(keys):
+                    todo += [(v, _for(where, n)) for v, n in zip(values, chosen, strict=True)]
                 case ast.Name() | ast.Constant():
                     pass
                 case _:
@@ -792,6 +927,15 @@ class PythonReader:
                 key = name.lstrip("-").replace("-", "_")
                 self._fields.setdefault("", {})[key] = call.lineno, scope.live
 
+    def _set_attribute(self, call: ast.Call, scope: _Scope) -> None:
+        """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too."""
+        match call.args:
+            case [owner, name, _] if text_of(name):
+                paths = [f"{path}.{text_of(name)}" for path in _resolve(owner, scope)]
+                self._replace(paths, call, scope)
+            case [path, _] if text_of(path):
+                self._replace([text_of(path)], call, scope)
+
     def _change_keys(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``kwargs.update(...)``, ``kwargs.setdefault(...)`` and ``kwargs.pop(...)``."""
         match call.func:
@@ -806,13 +950,20 @@ class PythonReader:
         elif method == "setdefault" and (key := text_of(first)):
             scope.keys[name] = {key: (call.lineno, scope.live), **keys}
         elif method == "pop":
-            scope.keys[name] = {key: line for key, line in keys.items() if key != text_of(first)}
+            self._drop_key(name, first, scope)
 
-    def _text(self, node: ast.expr, scope: _Scope) -> None:
+    def _drop_key(self, name: str, key: ast.expr | None, scope: _Scope) -> None:
+        """Forget a key of a dict; all of them if it is not known which one is removed."""
+        kept = scope.keys.get(name, {}).items() if isinstance(key, ast.Constant) else ()
+        if name in scope.keys:
+            scope.keys[name] = {other: line for other, line in kept if other != text_of(key)}
+
+    def _text(self, node: ast.expr, scope: _Scope, without: str) -> None:
+        """Record the uses in a string, ``without`` those of some kinds."""
         place = self._place(node, scope)
         uses = self._strings.uses_in(node, place, self._surroundings(place.line, scope))
-        fakes = scope.module.fakes
-        self._record([use for use in uses if use.kind != "name" or not fakes], scope)
+        left_out = [*without.split(), "name"] if scope.module.fakes else without.split()
+        self._record([use for use in uses if use.kind not in left_out], scope)
         self.imports += named_in(text_of(node), self._file, scope.live)
 
     def _surroundings(self, line: int, scope: _Scope) -> Surroundings:
@@ -890,7 +1041,7 @@ class PythonReader:
         last = use.detail or use.targets[0].rpartition(".")[2]
         guarded = (
             fails_as in scope.caught
-            or last in scope.probed
+            or (last in scope.probed and use.kind != "version")
             or (use.kind == "name" and not scope.probed.isdisjoint(use.targets))
         )
         if guarded or scope.instead_of:
@@ -913,29 +1064,62 @@ def _for(scope: _Scope, releases: Releases) -> _Scope:
     return scope if scope.live <= releases else replace(scope, live=scope.live & releases)
 
 
-def _reads_variable(call: ast.Call) -> bool:
-    """Return whether a call reads or removes a variable of the environment, which a project may
-    have for itself."""
-    name = last_name(call.func)
-    owner = last_name(getattr(call.func, "value", None))
-    return name in ("getenv", "delenv") or (name in ("get", "pop") and owner == "environ")
+def _package(node: ast.expr) -> str:
+    """Return the package of the module that a string names."""
+    return text_of(node).partition(".")[0]
 
 
-def _may_only_lack_vllm(node: ast.stmt) -> bool:
-    """Return whether a statement can only fail because a release lacks something."""
+def _is_logger(value: ast.expr) -> bool:
+    """Return whether a value configures a logger, which is named as its module."""
+    return not {"level", "handlers"}.isdisjoint(keys_of(value) or ())
+
+
+def _strings(nodes: Iterable[ast.expr]) -> list[int]:
+    """Return the ids of the strings among nodes."""
+    return [id(node) for node in nodes if isinstance(node, (ast.Constant, ast.JoinedStr))]
+
+
+def _unused_in(function: str) -> str:
+    """Return the kinds of use that strings are not which are given to a function; empty if they
+    are none at all, "none" if they may be any."""
+    if function.endswith("getLogger") or function == "importorskip":
+        return ""
+    if _COMPARES.match(function) or ASKS_FOR_MODULE.match(function):
+        return "name environment"
+    return "environment" if _READS_VARIABLE.match(function) else "none"
+
+
+def _only_named(collection: ast.List | ast.Tuple | ast.Set) -> Sequence[ast.expr]:
+    """Return the parts of a collection that names variables: nothing says that they are set. The
+    first of two may be a variable with its value."""
+    parts = collection.elts
+    is_pair = len(parts) == 2 and not text_of(parts[1]).startswith("VLLM_")
+    return () if is_pair and isinstance(collection, ast.Tuple) else parts
+
+
+def _may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:
+    """Return whether a statement only fails because a release lacks something, as far as a handler
+    notices that. ``caught``: what the handler handles."""
     match node:
         case ast.ImportFrom(module=str(module), level=0):
             return module.partition(".")[0] == "vllm"
         case ast.Import(names):
             return all(alias.name.partition(".")[0] == "vllm" for alias in names)
         case ast.Assign(value=value) | ast.Return(value):
-            return isinstance(value, (ast.Constant, ast.Name))
-    return isinstance(node, ast.Pass)
+            if isinstance(value, (ast.Constant, ast.Name)):
+                return True
+        case ast.Pass():
+            return True
+    # Only an import raises ImportError, but what is called may have one.
+    is_simple = isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return))
+    calls = (part for part in walk(node) if isinstance(part, ast.Call)) if is_simple else ()
+    only_says = is_simple and all(_says(call) for call in calls)
+    return bool(caught) and caught <= {"module", "name"} and only_says
 
 
 def _maybe(scope: _Scope) -> _Scope:
     """Return the scope of a block that may be left out."""
-    return replace(scope, always=False) if scope.always else scope
+    return replace(scope, certain=frozenset()) if scope.certain else scope
 
 
 def _bind(name: str, paths: Paths, scope: _Scope) -> None:
@@ -966,4 +1150,4 @@ def _annotated(annotation: ast.expr | None, scope: _Scope) -> Paths:
 
 
 def _resolve(node: ast.expr | None, scope: _Scope) -> Paths:
-    return resolve(node, scope.names, scope.own)
+    return resolve(node, scope.names)

@@ -7,14 +7,16 @@ knows the name.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from ..api_history.definitions import last_name, options_in, text_of
+from ..api_history.definitions import last_name, options_in, text_of, walk
 from ..api_history.option_names import OptionNames, closest
-from ..api_history.store import History
+from ..api_history.store import History, intervals
 from ..deployments.reader import (
     DeploymentFinding,
     Mention,
@@ -53,6 +55,92 @@ _MAKES_METRIC = re.compile(r"(?i)gauge|counter|histogram|summary|metric$|metricf
 _OTHER_IMAGE = re.compile(r"^(?!.*\bvllm/vllm-openai).*[a-z]")
 _SETS = re.compile(r"\s*(?:export\s+)?VLLM_[A-Z0-9_]+\s*(?:=\S*\s*)?$|\s*export\s+VLLM_\w+=")
 """A string that is the name of a variable, or sets one."""
+
+
+MAX_METRICS = 200
+"""Most metrics of one file of which it is found out whether one replaces another."""
+MAX_NODES = 2000
+"""Most nodes of a statement or an expression in which metrics are looked for."""
+MAX_ALTERNATIVES = 12
+"""Most metrics that stand for each other."""
+SIMILAR = 0.6
+"""Share of common words from which one metric may be the new name of another."""
+_METRIC = re.compile(r"vllm:[a-z]\w+")
+_FORMER = re.compile(r"(?i)(?:^|_)(?:deprecated|legacy|old|former|previous|fallback)(?:$|_)")
+"""Names of constants with the former name of a metric."""
+_CHOOSES = re.compile(r"(?i)_*(?:next|first|any|either|coalesce|fallback|one_?of)(?:$|_)")
+"""Names of functions that take the first that there is."""
+
+
+def alternatives_in(tree: ast.AST) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
+    """Yield metrics of which the source takes those of one group where one of the other is not
+    there."""
+    bound: dict[str, frozenset[str]] = {}
+    every: set[str] = set()
+
+    def named(*nodes: ast.AST) -> frozenset[str]:
+        metrics: set[str] = set()
+        parts = (part for node in nodes for part in walk(node))
+        for part in itertools.islice(parts, MAX_NODES):
+            if isinstance(part, ast.Name):
+                metrics |= bound.get(part.id, frozenset())
+            elif _METRIC.match(text := text_of(part)):
+                metrics.add(text)
+        every.update(list(metrics)[: MAX_METRICS - len(every)])
+        return frozenset(metrics) if len(metrics) <= MAX_ALTERNATIVES else frozenset()
+
+    for node in walk(tree):
+        match node:
+            case ast.Assign([ast.Name(name)], value) if metrics := named(value):
+                bound[name] = metrics
+    for node in walk(tree):
+        match node:
+            case ast.Assign([ast.Name(name)], value) if _FORMER.search(name):
+                for former in named(value):
+                    yield frozenset((former,)), frozenset(m for m in every if _alike(former, m))
+            case ast.If(test, body, other) if (tested := named(test)) and not _compares(test):
+                yield tested, named(*(body if _asks_for_none(test) else other))
+            case ast.IfExp(test, body, other) if tested := named(test):
+                yield tested, named(body if _asks_for_none(test) else other)
+            case ast.BoolOp(ast.Or(), values):
+                yield from itertools.combinations(map(named, values[:MAX_ALTERNATIVES]), 2)
+            case ast.Call(function, [first, *others]) if last_name(function) == "get":
+                yield named(first), named(*others)
+            case ast.Call(function, arguments) if _CHOOSES.match(last_name(function)):
+                yield named(*arguments), named(*arguments)
+            case ast.For(iter=ast.Tuple() | ast.List() as names, body=body):
+                if any(isinstance(p, (ast.Break, ast.Return)) for b in body for p in walk(b)):
+                    yield named(names), named(names)
+
+
+def metric_spellings(name: str) -> tuple[str, str]:
+    """Return the names that the sources may have for a metric: Prometheus' client adds "_total" to
+    the name of a counter."""
+    stem = name.removesuffix("_total")
+    return stem, f"{stem}_total"
+
+
+def _compares(test: ast.expr) -> bool:
+    """Return whether a test finds out which name it has, not whether a metric is there."""
+    nodes = (node for node in walk(test) if isinstance(node, ast.Compare))
+    return any(isinstance(sign, (ast.Eq, ast.NotEq)) for node in nodes for sign in node.ops)
+
+
+def _alike(one: str, other: str) -> bool:
+    """Return whether the names of two metrics have many words in common."""
+    words = [
+        {word.removesuffix("s") for word in name.removeprefix("vllm:").split("_")}
+        for name in (one, other)
+    ]
+    return len(words[0] & words[1]) >= SIMILAR * len(words[0] | words[1])
+
+
+def _asks_for_none(test: ast.expr) -> bool:
+    """Return whether a test is true where something is not there."""
+    match test:
+        case ast.UnaryOp(ast.Not()) | ast.Compare(ops=[ast.Is() | ast.NotIn()]):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -101,6 +189,50 @@ class StringReader:
         self._prefixes: set[str] = set()
         self._own_metrics: set[str] = set()
         self.commands: dict[Command, None] = {}
+        self._alternatives: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._count = len(history.releases)
+
+    def choose(self, file: str, groups: Iterable[tuple[frozenset[str], frozenset[str]]]) -> None:
+        """Note the metrics in a file of which it needs only one, see ``alternatives_in``."""
+        for group in groups:
+            for one, other in itertools.product(*(map(self._known_metric, part) for part in group)):
+                self._alternatives[file, one].add(other)
+                self._alternatives[file, other].add(one)
+
+    def with_alternatives(self, uses: Sequence[Use]) -> Iterator[Use]:
+        """Yield the uses; those of metrics with the others of the same file that stand for them."""
+        metrics: dict[str, set[str]] = defaultdict(set)
+        for use in uses:
+            if use.kind == "metric":
+                metrics[use.place.file].add(use.targets[0])
+        targets: dict[tuple[str, str], tuple[str, ...]] = {}
+        for file, names in metrics.items():
+            for name in names:
+                near = names if len(names) <= MAX_METRICS else ()
+                others = {other for other in near if self._replaces(name, other)}
+                others |= self._alternatives.get((file, name), set())
+                targets[file, name] = name, *sorted(others - {name, ""})
+        for use in uses:
+            if use.kind == "metric":
+                use = replace(use, targets=targets[use.place.file, use.targets[0]])
+            yield use
+
+    def _replaces(self, one: str, other: str) -> bool:
+        """Return whether one metric is the new name of the other: names alike, and each exists in
+        releases that lack the other."""
+        if one == other or not _alike(one, other):
+            return False
+        have = [
+            {
+                number
+                for spelling in metric_spellings(name)
+                for start, end, _ in intervals(self._metrics.get(spelling, []), self._count)
+                for number in range(start, end)
+            }
+            for name in (one, other)
+        ]
+        is_gradual = min(have[1]) <= max(have[0]) + 1 and min(have[0]) <= max(have[1]) + 1
+        return is_gradual and not (have[0] <= have[1] or have[1] <= have[0])
 
     def define(self, route: str) -> None:
         """Note a route of the project's own server."""
@@ -179,13 +311,16 @@ class StringReader:
             case "environment":
                 known = name in self._environment or self._resembles(name)
             case "metric":
-                found = (stem for stem in self._metric_names(name) if stem in self._metrics)
-                name = next(found, "")
+                name = self._known_metric(name)
             case "route":
                 name = name.rstrip("/.")
                 known = name in self._routes and name not in _GENERIC_ROUTES
         if name and known:
             yield Use(kind, (name,), place)
+
+    def _known_metric(self, name: str) -> str:
+        """Return the name of a metric in the sources; empty if no release has it."""
+        return next((stem for stem in self._metric_names(name) if stem in self._metrics), "")
 
     def _metric_names(self, name: str) -> Iterator[str]:
         """Yield the names that a metric may have in the sources, of which the client library makes

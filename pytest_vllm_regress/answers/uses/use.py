@@ -79,7 +79,7 @@ class Use:
     """One thing of vLLM that a project uses.
 
     ``targets``: paths of which the first that exists in a release is meant
-    (``api_history.lookup``); for other kinds the name.
+    (``api_history.lookup``); for other kinds the name, and for a metric those that stand for it.
     ``detail``: the keyword, the method, or the value of an option.
     ``override``: the parameters of a method that overrides one of vLLM; ``siblings``: the other
     methods of its class.

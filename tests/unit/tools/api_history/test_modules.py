@@ -161,3 +161,36 @@ def test_module_names_and_relative_imports() -> None:
     assert absolute("vllm.a.b", False, 1, "c") == "vllm.a.c"
     assert absolute("vllm.a", True, 1, "c") == "vllm.a.c"
     assert absolute("vllm.a.b", False, 2, None) == "vllm"
+
+
+def test_keywords_that_a_function_takes_out_of_the_rest_are_accepted() -> None:
+    source = """
+    class LLM:
+        def __init__(self, model, **kwargs):
+            if "gone" in kwargs:
+                kwargs.pop("gone")
+            del kwargs["also"]
+            kwargs.get("passed")
+            other.pop("other")
+            EngineArgs(model=model, **kwargs)
+    def f(**kwargs):
+        kwargs.pop("any")
+    """
+    symbols = read(source).symbols
+    assert (
+        symbols["LLM.__init__"] == "def(self, model, *, also=..., gone=..., **kwargs) > EngineArgs"
+    )
+    assert symbols["f"] == "def(**kwargs)"
+
+
+def test_an_import_counts_where_another_branch_has_a_value_that_is_left_out() -> None:
+    source = """
+    if HAS_IT:
+        from vllm.fast import run, fuse
+    else:
+        run = lambda *args: fail("run")
+    fuse = wrap(fuse)
+    """
+    assert read(source).symbols == {"run": "=", "fuse": "="}
+    in_brief = read(source, "vllm/model_executor/layers/fused.py").symbols
+    assert in_brief == {"run": "< vllm.fast:run", "fuse": "="}

@@ -6,7 +6,9 @@ import ast
 import textwrap
 
 from pytest_vllm_regress.answers.api_history.definitions import Option
+from tests.unit.answers.api_history.releases import wheel
 from tools.api_history import service
+from tools.api_history.snapshot import read_snapshot
 
 
 def trees(**sources: str) -> dict[str, ast.Module]:
@@ -160,3 +162,12 @@ def test_metrics_that_a_server_shows_only_on_demand_are_left_out() -> None:
         v1__metrics__loggers="if self.show_hidden_metrics:\n    Gauge(name='vllm:hidden')\nelse:\n    Gauge(name='vllm:shown')",
     )
     assert list(service.metrics(sources)) == ["vllm:shown"]
+
+
+def test_metrics_are_read_wherever_they_are_defined() -> None:
+    source = {
+        "__init__.py": "",
+        "connectors/store.py": "class Names:\n    SIZE = 'vllm:store_size'\nf('vllm::op', 'not vllm:one')",
+    }
+    snapshot = read_snapshot(wheel(source))
+    assert list(snapshot.tables["metrics"]) == ["vllm:store_size"]
