@@ -202,6 +202,8 @@ class _Script:
             elif keyword in ("then", "do") and self._branches and (last := self._branches[-1]):
                 is_told = keyword == "then" or self._status  # a loop may go on
                 last.truth = self._status if is_told and not last.truth else last.truth
+                if not last.ends:
+                    last.before = dict(self.known)  # the test may have assigned
             if keyword in ("for", "case", "select"):
                 if keyword == "case" and (case := self._case()) and len(command) > 2:
                     self._read_pattern(case, command[2:], after)
@@ -348,7 +350,7 @@ class _Script:
             truth = truth_of(command[0 if goes_on else 1 : -1 if closes else None], known)
         elif len(command) == 1 and words and words[0] in ("true", "false", ":"):
             truth = truth_of(command, known)
-        elif all(map(_ASSIGNMENT.fullmatch, words)):
+        elif all(map(_ASSIGNMENT.fullmatch, words)) and not any("$(" in word for word in words):
             truth = True
         truth = inverted(truth) if is_negated else truth
         if self._sign == "&&":

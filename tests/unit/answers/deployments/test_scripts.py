@@ -88,6 +88,7 @@ OPEN = {
     "an argument": "L=0\ncase $1 in\n--lora) L=1;;\nesac\nA=(--port 1)\nif [ $L = 1 ]; then A+=(--enable-lora); fi\n",
     "a loop over arguments": 'A=(--port 1)\nwhile [ $# -gt 0 ]; do\n  A+=("$1")\n  shift\ndone\n',
     "a file that is sourced": 'E=\n. ./settings\nA=(--port 1)\nif [ -n "$E" ]; then A+=($E); fi\n',
+    "an assignment in a test": 'E=\nif ! E="$(get)"; then exit; fi\nA=(--port 1 $E)\n',
     "an answer": 'E=\nread -r E\nA=(--port 1)\nif [ -n "$E" ]; then A+=($E); fi\n: --enable-lora\n',
     "a command": "A=(--port 1)\nif nvidia-smi; then A+=(--enable-lora); fi\n",
     "a function on a condition": "f() { A+=(--enable-lora); }\nA=(--port 1)\nnvidia-smi && f\n",
