@@ -67,6 +67,6 @@ def recent_results(cases: Sequence[Case]) -> list[TestResult]:
     for file in sorted((cache_root() / "results").glob("*.json")):
         with contextlib.suppress(OSError, UsageError):  # of another format, or removed meanwhile
             if file.stat().st_size <= _MAX_COPY:
-                results += (r for r in read_results(file).results if r.case_id in by_id)
+                results += read_results(file, by_id.keys()).results
     codes = {name: code_fingerprint(by_id[name].directory) for name in {r.case_id for r in results}}
     return [result for result in results if result.code == codes[result.case_id]]

@@ -7,7 +7,7 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -221,12 +221,20 @@ def _without_defaults(result: dict[str, Any]) -> dict[str, Any]:
     return {name: v for name, v in result.items() if name not in optional or v != optional[name]}
 
 
-def read_results(path: Path) -> RunResult:
-    """Read a result file and mask secrets in it.
+def read_results(path: Path, case_ids: Collection[str] | None = None) -> RunResult:
+    """Read a result file and mask secrets in it. ``case_ids``: only the results of these cases,
+    because masking all of a long run takes a second.
 
     Raises ``UsageError`` that names file and key for everything invalid.
     """
-    return run_from_document(load_json(path, MAX_FILE_BYTES, what="a result file"), str(path))
+    document = load_json(path, MAX_FILE_BYTES, what="a result file")
+    if case_ids is not None and isinstance(document, dict):
+        results = document.get("results")
+        if isinstance(results, list):
+            document["results"] = [
+                one for one in results if isinstance(one, dict) and one.get("case_id") in case_ids
+            ]
+    return run_from_document(document, str(path))
 
 
 def append_results(path: Path, run: RunResult, *, truncate: bool = False) -> None:
