@@ -12,6 +12,7 @@ pytestmark = pytest.mark.vllm_case("vllm-30237")
 TEXT = "Paris is the capital of France. " * 9  # so long that it does not arrive in one chunk
 
 
+@pytest.mark.vllm_requires(vllm=">=0.10.2", cause="failure")  # in 0.10.1 the stream breaks off
 @pytest.mark.vllm_engine(front="serve", generation="V1", max_model_len=1024)
 def test_the_last_event_has_the_whole_output(vllm_server: Server, vllm_at_work: AtWork) -> None:
     body = {"model": vllm_server.model, "input": Script.text(TEXT).prompt("Capital?"), "max_output_tokens": 400}

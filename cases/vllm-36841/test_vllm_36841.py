@@ -16,6 +16,7 @@ TOOL = {
 
 
 @pytest.mark.vllm_case("vllm-36841")
+@pytest.mark.vllm_requires(vllm=">=0.8.4")  # earlier releases refuse required calls, or their schema
 @pytest.mark.vllm_engine(
     front="serve",
     generation="V1",
