@@ -51,7 +51,11 @@ _OTHER_SERVER = re.compile(
 _REGISTERS = re.compile(
     r"add_(?:api_|url_|web_?socket_)*(?:route|rule|get|post|put|delete)|add_api_websocket_route|(?:API|WebSocket)?Route|Mount"
 )
-_MAKES_METRIC = re.compile(r"(?i)gauge|counter|histogram|summary|metric$|metricfamily|family$")
+_MAKES_METRIC = re.compile(
+    r"(?i)(?!_*(?:get|read|fetch|find|query|sum|parse)_)\w*(?:gauge|counter|histogram|summary|family)(?:_?(?:cls|class|type|wrapper))?"
+)
+"""Names of what offers a metric. A project's ``GaugeMetric("vllm:x")`` may stand for one that it
+reads."""
 _OTHER_IMAGE = re.compile(r"^(?!.*\bvllm/vllm-openai).*[a-z]")
 _SETS = re.compile(r"\s*(?:export\s+)?VLLM_[A-Z0-9_]+\s*(?:=\S*\s*)?$|\s*export\s+VLLM_\w+=")
 """A string that is the name of a variable, or sets one."""
@@ -254,7 +258,7 @@ class StringReader:
         if (prefix := named.get("prefix") or named.get("url_prefix") or "").startswith("/"):
             self._prefixes.add(prefix.rstrip("/"))
         metric = first or named.get("name") or ""
-        if metric.startswith("vllm:") and _MAKES_METRIC.search(name):
+        if metric.startswith("vllm:") and _MAKES_METRIC.fullmatch(name):
             self._own_metrics |= set(self._metric_names(metric))
 
     def is_own(self, use: Use) -> bool:

@@ -44,6 +44,8 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         ("import os\nos.environ['VLLM_OLD'] = '1'", "vLLM does not read VLLM_OLD"),
         ("import vllm\nf'{base}/v1/old'", "there is no route /v1/old"),
         ("import vllm\nx = 'vllm:old'", "there is no metric vllm:old"),
+        ("import vllm\nx = {'a': GaugeMetric('vllm:old')}", "there is no metric vllm:old"),
+        ("import vllm\nx = get_counter('vllm:old')", "there is no metric vllm:old"),
         ("x = ['vllm', 'serve', 'm', '--old-flag']", "vllm serve has no --old-flag"),
         ("x = 'vllm serve m --mode=a'", "--mode does not allow a"),
         ("patch('vllm.utils.get_port')", "the module vllm.utils has no get_port"),
