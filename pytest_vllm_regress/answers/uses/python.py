@@ -41,12 +41,14 @@ from .guards import (
     returns_version_of_argument,
 )
 from .own_modules import ChosenFunction, Import, Replaced, imports_of, named_in
-from .strings import NEAR, StringReader, Surroundings, alternatives_in
+from .strings import NEAR, StringReader, Surroundings, alternatives_in, starts_server
 from .use import Place, Use, UsedCall
 
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
+COMMAND = "@command"
+"""What a name is bound to that holds the words of a command that starts the server."""
 _FOR_PEOPLE = ("help", "description", "epilog", "usage", "title")
 """Keyword arguments that hold messages for users."""
 _WRITES = re.compile(
@@ -437,6 +439,8 @@ class PythonReader:
         match node:
             case ast.Assign() | ast.AnnAssign():
                 self._assign(node, scope)
+            case ast.AugAssign(ast.Name(name), ast.Add(), value):
+                self._add_options(name, value, scope)
             case ast.For(target, body=body, orelse=other) | ast.AsyncFor(
                 target, body=body, orelse=other
             ):
@@ -744,6 +748,8 @@ class PythonReader:
             bound = (VERSION,)
         elif is_distribution(node.value, scope.names):
             bound = (DISTRIBUTION,)
+        elif starts_server(node.value):
+            bound = (COMMAND,)
         for target in targets:
             match target:
                 case ast.Name(name):
@@ -845,6 +851,10 @@ class PythonReader:
                 case ast.Attribute() if id(node) not in inner:
                     self._attribute(node, where)
                     inner |= {id(part): "" for part in chain(node)}
+                case ast.Call(ast.Attribute(ast.Name(name), "append" | "extend"), [value]) if (
+                    COMMAND in where.names.get(name, ())
+                ):
+                    self._add_options(name, value, where)
                 case ast.Call(function, arguments):
                     given = [*arguments, *(word.value for word in node.keywords)]
                     inner |= dict.fromkeys(_strings(given), _unused_in(last_name(function)))
@@ -926,6 +936,11 @@ class PythonReader:
             for name in names[:1]:
                 key = name.lstrip("-").replace("-", "_")
                 self._fields.setdefault("", {})[key] = call.lineno, scope.live
+
+    def _add_options(self, name: str, value: ast.expr, scope: _Scope) -> None:
+        """Record the options that are added to a command that a name holds."""
+        if COMMAND in scope.names.get(name, ()) and not scope.dry:
+            self._record(self._strings.added(value, self._place(value, scope)), scope)
 
     def _set_attribute(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too."""

@@ -124,6 +124,15 @@ def metric_spellings(name: str) -> tuple[str, str]:
     return stem, f"{stem}_total"
 
 
+def _servers_of(node: ast.List | ast.Tuple) -> Iterator[ServerCommand]:
+    return servers([Word(text_of(item), node.lineno) for item in node.elts])
+
+
+def starts_server(node: ast.expr | None) -> bool:
+    """Return whether a list of words starts the server."""
+    return isinstance(node, ast.List) and any(_servers_of(node))
+
+
 def _compares(test: ast.expr) -> bool:
     """Return whether a test finds out which name it has, not whether a metric is there."""
     nodes = (node for node in walk(test) if isinstance(node, ast.Compare))
@@ -278,8 +287,7 @@ class StringReader:
         """Return the uses in one node of Python source: a string, or a list of words that starts
         the server."""
         if isinstance(node, (ast.List, ast.Tuple)):
-            words = [Word(text_of(item), place.line) for item in node.elts]
-            return [use for server in servers(words) for use in self._options(server, place)]
+            return [use for s in _servers_of(node) for use in self._options(s, place)]
         text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
         if not text or len(text) > MAX_STRING:
             return []
@@ -297,6 +305,11 @@ class StringReader:
             if is_set and (kind != "route" or around.speak_to_vllm(text)):
                 uses += self._named(kind, name, place)
         return uses
+
+    def added(self, node: ast.expr, place: Place) -> Iterator[Use]:
+        """Yield the options in what is added to the words of a command that starts the server."""
+        words = [Word(text_of(item), place.line) for item in getattr(node, "elts", [node])]
+        return self._given(words, place, [])
 
     def read(self, finding: DeploymentFinding, file: str) -> Iterator[Use]:
         """Yield the uses in what was read of a file."""
@@ -338,7 +351,19 @@ class StringReader:
         ``alone``: any option is certainly meant for the server, and may be shortened.
         """
         given: list[tuple[str, str]] = []
-        words = (*server.words, *server.sometimes)
+        yield from self._given((*server.words, *server.sometimes), place, given, alone=alone)
+        if len(self.commands) < MAX_COMMANDS:
+            self.commands[Command(place, tuple(given))] = None
+
+    def _given(
+        self,
+        words: Sequence[Word],
+        place: Place,
+        given: list[tuple[str, str]],
+        *,
+        alone: bool = True,
+    ) -> Iterator[Use]:
+        """Yield the options among words, each with its place. Adds them to ``given``."""
         for word, following in zip_longest(
             words[:MAX_WORDS], words[1 : MAX_WORDS + 1], fillvalue=Word("")
         ):
@@ -363,8 +388,6 @@ class StringReader:
                     yield Use("parser", (option,), at, detail=value)
                 elif option in self._with_choices:
                     yield Use("choice", (option,), at, detail=value)
-        if len(self.commands) < MAX_COMMANDS:
-            self.commands[Command(place, tuple(given))] = None
 
     def _resembles(self, name: str) -> bool:
         """Return whether an option or a variable that no release has is probably a known one with
