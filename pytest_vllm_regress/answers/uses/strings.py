@@ -166,18 +166,21 @@ class Surroundings:
     first: int
     last: int
 
-    def speak_to_vllm(self, text: str) -> bool:
+    def speak_to_vllm(self, text: str, route: str) -> bool:
         """Return whether there is evidence that the address in a text is vLLM's. Other servers and
-        the project itself have routes of the same names."""
+        the project itself have routes of the same names, less often one of several words: for that
+        the whole file tells."""
         if any(_OTHER_SERVER.search(name) for name in self.names):
             return False
         named = "vllm" in self.names[0].rpartition("/")[2].lower()
         if named or any("vllm" in name.lower() for name in self.names[1:]):
             return True
-        near = self.lines[self.first : self.last]
-        if any(_OTHER_SERVER.search(line) for line in near):
-            return False
-        return ":8000/" in text or any("vllm" in line for line in near)
+        around = [self.lines[self.first : self.last], *([self.lines] if "_" in route else ())]
+        return any(
+            not any(_OTHER_SERVER.search(line) for line in lines)
+            and (":8000/" in text or any("vllm" in line for line in lines))
+            for lines in around
+        )
 
 
 class StringReader:
@@ -302,7 +305,7 @@ class StringReader:
         for kind, name in names_in(text):
             # A variable in a sentence is explained, not set.
             is_set = kind != "environment" or starts or _SETS.match(text)
-            if is_set and (kind != "route" or around.speak_to_vllm(text)):
+            if is_set and (kind != "route" or around.speak_to_vllm(text, name)):
                 uses += self._named(kind, name, place)
         return uses
 

@@ -94,6 +94,22 @@ def test_a_route_needs_evidence_of_vllm(
     assert lacks == (["there is no route /v1/old"] if is_vllm else [])
 
 
+@pytest.mark.parametrize(
+    ("route", "other", "is_vllm"),
+    [
+        ("/wake_old", "", True),
+        ("/v1/old", "", False),
+        ("/wake_old", "\n\ndef sglang(): ...", False),
+    ],
+)
+def test_for_a_route_of_several_words_the_whole_file_tells(
+    tmp_path: Path, two_releases: History, route: str, other: str, is_vllm: bool
+) -> None:
+    text = f"def f(u):\n    return get(f'{{u}}{route}')\n\n\ndef is_vllm_ready(): ...{other}"
+    lacks = missing(answer_for(tmp_path, two_releases, {"client.py": text}))["2.0"]
+    assert lacks == ([f"there is no route {route}"] if is_vllm else [])
+
+
 def test_routes_of_the_project_s_own_server_are_none_of_vllm(
     tmp_path: Path, two_releases: History
 ) -> None:
