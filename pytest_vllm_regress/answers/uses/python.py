@@ -34,8 +34,10 @@ from .guards import (
     Paths,
     Releases,
     VersionTests,
+    asks_for_v1,
     is_distribution,
     is_version,
+    of_engine,
     resolve,
     returned,
     returns_version_of_argument,
@@ -475,14 +477,18 @@ class PythonReader:
         self._expression(node.test, scope)
         true, false = outcome = self._tests.outcome(node.test, scope.names)
         is_open = self._tests.is_open(outcome)
+        is_v1 = asks_for_v1(node.test, scope.names)
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
         for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             live = scope.live & releases
+            names = dict(scope.names)
+            if is_v1 is not None:
+                names = of_engine(names, v1=is_v1 if body is node.body else not is_v1)
             branch = replace(
                 scope,
-                names=dict(scope.names),
+                names=names,
                 live=live,
                 probed=probed,
                 certain=scope.certain & (releases - others),
