@@ -130,6 +130,17 @@ def test_a_test_without_vllm_makes_its_answers_itself(
     assert lacks == ["there is no metric vllm:old"]
 
 
+@pytest.mark.parametrize(("start", "lacks"), [("subprocess.run", True), ("parsed", False)])
+def test_a_test_that_starts_no_process_has_no_commands(
+    tmp_path: Path, two_releases: History, start: str, lacks: bool
+) -> None:
+    text = f"{start}(['vllm', 'serve', 'm', '--old-flag'])\nPAGE = 'vllm:old 1'"
+    found = missing(answer_for(tmp_path, two_releases, {"tests/test_a.py": text}))["2.0"]
+    assert found == (
+        ["vllm serve has no --old-flag", "there is no metric vllm:old"] if lacks else []
+    )
+
+
 MESSAGES = """
 _A = "--gone is deprecated and will be removed in v3. It has no effect: it follows --kept."
 _B = "--disable-noise is deprecated. Use --enable-noise instead."
