@@ -625,14 +625,15 @@ class PythonReader:
         for expression in (*node.bases, *keywords, *node.decorator_list):
             self._expression(expression, scope)
         bases: list[str] = []
-        for named in node.bases:
+        named_bases = [b.value if isinstance(b, ast.Subscript) else b for b in node.bases]
+        for named in named_bases:
             if paths := _resolve(named, scope):
                 bases += paths
                 exist = (self._tests.exists(path)[0] for path in paths)
                 scope = _for(scope, frozenset().union(*exist))
         self.passing |= {node.name} if bases else set()
         own: Names = {".": tuple(f"{path}()" for path in bases)} if bases else {}
-        if bases and _resolve(node.bases[0], scope):  # of others it is not known what comes first
+        if bases and _resolve(named_bases[0], scope):  # of others it is not known what comes first
             own["super()"] = own["."]
         is_of_instance = [key for key in self._tests.kept if key.startswith(".")]
         for key in is_of_instance if not scope.dry else ():

@@ -39,6 +39,7 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
             "the class vllm.llm.Engine has no executor",
         ),
         ("from vllm.worker import Worker\nclass W(Worker):\n    def start(self): ...", "has no start: the override is never called"),
+        ("from vllm.worker import Worker\nclass W(Worker[X]):\n    def start(self): ...", "has no start: the override is never called"),
         ("from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): ...", "with device, which the override does not take"),
         ("from vllm.worker import Worker\nclass W(Worker):\n    def f(self): self.start()", "the class vllm.worker.Worker has no start"),
         ("import os\nos.environ['VLLM_OLD'] = '1'", "vLLM does not read VLLM_OLD"),
