@@ -6,6 +6,7 @@ Nothing is imported.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -37,10 +38,25 @@ def read_module(tree: ast.Module, path: str) -> Module:
     """Return the symbols of a parsed module."""
     module = Module(module_name(path), path.endswith("/__init__.py"))
     module.read(tree.body)
+    module.symbols |= dict.fromkeys(assigned_later(tree) - module.symbols.keys(), "=")
     if names := lazy_names(tree.body):
         del module.symbols["__getattr__"]
         module.symbols = dict.fromkeys(names, "=") | module.symbols
     return module
+
+
+def assigned_later(tree: ast.Module) -> set[str]:
+    """Return the names that a module only annotates, and that a function of it assigns."""
+    annotated = {
+        node.target.id
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and node.value is None
+        and isinstance(node.target, ast.Name)
+    }
+    nodes = ast.walk(tree) if annotated else ()
+    shared = (node.names for node in nodes if isinstance(node, ast.Global))
+    return annotated.intersection(itertools.chain(*shared))
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -42,14 +42,20 @@ _SERVICE_FILES = "|".join(
 
 def is_needed(path: str, content: bytes) -> bool:
     """Return whether a reader of this module looks at the file."""
-    return bool(re.fullmatch(_SERVICE_FILES, path) or _HAS_METRIC.search(content))
+    is_named = re.fullmatch(_SERVICE_FILES, path) or _HAS_METRIC.search(content)
+    return bool(is_named) or reads_variables(content)
+
+
+def reads_variables(content: bytes) -> bool:
+    """Return whether a module may read a variable itself, without ``vllm/envs.py``."""
+    return b"VLLM_" in content and (b"getenv" in content or b"environ" in content)
 
 
 def tables(trees: Trees) -> dict[str, dict[str, str]]:
     """Return the sections that only sources say."""
     return {
         "options": options(trees),
-        "environment": environment_variables(trees),
+        "environment": variables_elsewhere(trees) | environment_variables(trees),
         "routes": routes(trees),
         "metrics": metrics(trees),
         "parsers": parsers(trees),
@@ -218,6 +224,32 @@ def environment_variables(trees: Trees) -> dict[str, str]:
         if _VARIABLE.fullmatch(name := text_of(key))
         and isinstance(value, ast.Lambda | ast.Call | ast.Name)
     }
+
+
+def variables_elsewhere(trees: Trees) -> dict[str, str]:
+    """Return the environment variables that any module reads itself, with their defaults."""
+    found: dict[str, str] = {}
+    for tree in trees.values():
+        named: dict[str, str] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign([ast.Name(constant)], ast.Constant(str(value))):
+                    named[constant] = value
+                    continue
+                case ast.Call(
+                    ast.Attribute(attr="getenv") | ast.Name("getenv"), [name, *rest]
+                ) | ast.Call(ast.Attribute(ast.Attribute(attr="environ"), "get"), [name, *rest]):
+                    default = shortened(rest[0]) if rest else ""
+                case ast.Subscript(ast.Attribute(attr="environ"), name, ast.Load()) | ast.Compare(
+                    name, [ast.In() | ast.NotIn()], [ast.Attribute(attr="environ")]
+                ):
+                    default = ""
+                case _:
+                    continue
+            text = text_of(name) or named.get(last_name(name), "")
+            if text.startswith("VLLM_") and _VARIABLE.fullmatch(text):
+                found[text] = found.get(text) or default
+    return found
 
 
 def _default_of_variable(name: str, node: ast.expr) -> str:

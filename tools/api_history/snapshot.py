@@ -67,7 +67,7 @@ def _assembled(modules: Mapping[str, Module], trees: service.Trees, metadata: by
         },
     }
     if f"{ROOT}.envs" in symbols:
-        symbols[f"{ROOT}.envs"] |= dict.fromkeys(tables["environment"], "=")
+        symbols[f"{ROOT}.envs"] |= dict.fromkeys(service.environment_variables(trees), "=")
     return ApiSnapshot(symbols, tables)
 
 

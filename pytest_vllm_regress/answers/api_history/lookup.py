@@ -21,10 +21,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 MAX_STEPS = 24
 """Limit for aliases, bases and parts of a path that are followed."""
-_GENERATED = frozenset({"BaseModel", "Struct", "NamedTuple", "TypedDict", "OpenAIBaseModel"})
+_GENERATED = frozenset({"BaseModel", "Struct", "NamedTuple", "OpenAIBaseModel"})
 """Bases whose subclasses take their fields as arguments."""
 _CLOSED = _GENERATED | {
-    *("ABC", "object", "Enum", "IntEnum", "StrEnum", "Protocol", "Generic"),
+    *("ABC", "object", "TypedDict", "Enum", "IntEnum", "StrEnum", "Protocol", "Generic"),
     *("Exception", "ValueError", "RuntimeError"),
 }
 """Bases outside vLLM that add no public member."""
@@ -354,6 +354,8 @@ class Lookup:
                 return self._forwarded(ancestor.module, signature.without_first())
         definitions = [ancestor.definition for ancestor in classes]
         bases = {base.rpartition(".")[2] for text in definitions for base in bases_of(text)}
+        if "TypedDict" in bases:  # a call makes a dict, of any keywords
+            raise Unknown
         is_dataclass = any("@dataclass" in text for text in definitions)
         if _GENERATED.isdisjoint(bases) and (is_open or not is_dataclass):
             raise Unknown

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ..api_history.definitions import Option, Signature, is_class, is_function, signature_of
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
-from ..api_history.store import History
+from ..api_history.store import History, intervals
 from .strings import PARSER_OPTIONS, metric_spellings
 from .use import Use
 
@@ -56,8 +56,17 @@ class UseChecker:
                         last = number
                     elif self._has_successor(use, last, number):
                         statuses[number] = UNSURE
+                for number in self._renaming(use.detail):
+                    statuses[number] = UNSURE  # it calls the method by its former name, too
             self._cache[key] = tuple(statuses)
         return self._cache[key]
+
+    def _renaming(self, method: str) -> Iterator[int]:
+        """Yield the releases that ask projects to rename a method."""
+        for message, timeline in self.history.table("deprecations").items():
+            if f"`{method}`" in message and "rename" in message.partition(method)[2]:
+                for start, end, _ in intervals(timeline, len(self.history.releases)):
+                    yield from range(start, end)
 
     def _has_successor(self, use: Use, before: int, after: int) -> bool:
         """Return whether the class of an override, which a later release does not call, overrides

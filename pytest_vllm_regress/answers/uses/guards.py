@@ -59,6 +59,8 @@ _VERSION_RANGE = re.compile(
 """Names of functions that are given a range of versions, and name no package."""
 _VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_*)?ver(?:sion)?")
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
+_ENGINE_NAME = re.compile(r"(?i)vllm|engine")
+"""Names of what holds "V0" or "V1" for the engine, not for a model or a protocol."""
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _VERSION_PARTS = ("base_version", "release", "public", "version")
 _SKIPS = ("skipif", "skipunless")
@@ -259,8 +261,8 @@ class VersionTests:
                 true, false = _all_of(outcomes or [self._any])
                 skips = last_name(function).lower() == "skipif"
                 return (false, true) if skips else (true, false)
-            case _ if _is_v1(test, names):
-                return self.all, self._v0
+            case _ if (is_v1 := asks_for_v1(test, names)) is not None:
+                return (self.all, self._v0) if is_v1 else (self._v0, self.all)
             case ast.Compare(left, [ast.In() | ast.NotIn() as kind], [container]) if is_version(
                 left, names
             ):
@@ -615,6 +617,26 @@ def _length(version: ast.expr) -> int:
         case ast.Tuple(parts):
             return len(parts)
     return 0
+
+
+def asks_for_v1(test: ast.expr, names: Names) -> bool | None:
+    """Return whether a test is true for the V1 engine, or for V0, also ``VLLM_VERSION == "V1"``;
+    None if it asks for neither."""
+    match test:
+        case ast.Compare(left, [ast.Eq() | ast.NotEq() as kind], [ast.Constant("V0" | "V1" as to)]):
+            is_engine = _ENGINE_NAME.search(last_name(left)) is not None
+            return (to == "V1") == isinstance(kind, ast.Eq) if is_engine else None
+    return True if _is_v1(test, names) else None
+
+
+def of_engine(names: Names, *, v1: bool) -> Names:
+    """Return the names without what the other engine has of each, where both have it."""
+    chosen = {
+        name: tuple(path for path in paths if path.startswith("vllm.v1.") == v1)
+        for name, paths in names.items()
+        if len(paths) > 1
+    }
+    return {**names, **{name: paths for name, paths in chosen.items() if paths}}
 
 
 def _is_v1(test: ast.expr, names: Names) -> bool:

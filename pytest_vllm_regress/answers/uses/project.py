@@ -179,6 +179,11 @@ try:
 except (SyntaxError, ValueError, RecursionError):
     pass  # which is quick as well
 """
+_IN_TEXTS = frozenset(("option", "choice", "parser", "route", "metric"))
+_RUNS = re.compile(
+    r"\b(?:subprocess|Popen)\b|\bcreate_subprocess|\bos\.system\(|\bRemote\w*Server\b|testcontainers"
+)
+"""What starts a process."""
 _F_STRING = re.compile(r"(?i)\b(?:f|rf|fr)['\"]")
 _ROUTE = re.compile(rb"""(?m)(?:^[ \t]*@[\w.]+|\.add_[a-z_]+)\(\s*["'](/[^"'\n]{1,100})["']""")
 _IMPORTED = re.compile(rb"(?m)^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(\([^()]*\)|[^\n(]*)")
@@ -235,6 +240,8 @@ class ProjectReader:
         self._parsing = 0.0
         self._imported_elsewhere: set[str] = set()
         self._called: set[str] = set()
+        self._running: set[str] = set()
+        """Files that may start a process."""
 
     def read(self, folder: Path, name: str) -> None:
         """Read one file. One that is too large or cannot be parsed is left out with a note, and so
@@ -265,6 +272,8 @@ class ProjectReader:
             raise UsageError(
                 f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it"
             )
+        if not name.endswith(".py") or _RUNS.search(text):
+            self._running.add(name)
         self._declare(text, name, findings)
 
     def _skim(self, content: bytes, name: str) -> None:
@@ -308,17 +317,18 @@ class ProjectReader:
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
-        with_vllm = {use.place.file for use in self._uses if use.kind in HEADLINE}
+        with_vllm = {
+            use.place.file
+            for use in self._uses
+            if use.kind in HEADLINE
+            and (use.kind not in _IN_TEXTS or use.place.file in self._running)
+        }
         uses = [
             use
             for use in self._uses
             if not self._is_own(use)
-            # A test that does not run vLLM has answers of its own making.
-            and (
-                use.kind not in ("route", "metric")
-                or use.part != TESTS
-                or use.place.file in with_vllm
-            )
+            # A test that does not run vLLM has answers and commands of its own making.
+            and (use.kind not in _IN_TEXTS or use.part != TESTS or use.place.file in with_vllm)
         ]
         return Project(
             tuple(self._where_loaded(self._strings.with_alternatives(uses))),

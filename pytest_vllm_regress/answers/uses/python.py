@@ -34,19 +34,23 @@ from .guards import (
     Paths,
     Releases,
     VersionTests,
+    asks_for_v1,
     is_distribution,
     is_version,
+    of_engine,
     resolve,
     returned,
     returns_version_of_argument,
 )
 from .own_modules import ChosenFunction, Import, Replaced, imports_of, named_in
-from .strings import NEAR, StringReader, Surroundings, alternatives_in
+from .strings import NEAR, StringReader, Surroundings, alternatives_in, starts_server
 from .use import Place, Use, UsedCall
 
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
+COMMAND = "@command"
+"""What a name is bound to that holds the words of a command that starts the server."""
 _FOR_PEOPLE = ("help", "description", "epilog", "usage", "title")
 """Keyword arguments that hold messages for users."""
 _WRITES = re.compile(
@@ -437,6 +441,8 @@ class PythonReader:
         match node:
             case ast.Assign() | ast.AnnAssign():
                 self._assign(node, scope)
+            case ast.AugAssign(ast.Name(name), ast.Add(), value):
+                self._add_options(name, value, scope)
             case ast.For(target, body=body, orelse=other) | ast.AsyncFor(
                 target, body=body, orelse=other
             ):
@@ -471,14 +477,18 @@ class PythonReader:
         self._expression(node.test, scope)
         true, false = outcome = self._tests.outcome(node.test, scope.names)
         is_open = self._tests.is_open(outcome)
+        is_v1 = asks_for_v1(node.test, scope.names)
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
         for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             live = scope.live & releases
+            names = dict(scope.names)
+            if is_v1 is not None:
+                names = of_engine(names, v1=is_v1 if body is node.body else not is_v1)
             branch = replace(
                 scope,
-                names=dict(scope.names),
+                names=names,
                 live=live,
                 probed=probed,
                 certain=scope.certain & (releases - others),
@@ -615,14 +625,15 @@ class PythonReader:
         for expression in (*node.bases, *keywords, *node.decorator_list):
             self._expression(expression, scope)
         bases: list[str] = []
-        for named in node.bases:
+        named_bases = [b.value if isinstance(b, ast.Subscript) else b for b in node.bases]
+        for named in named_bases:
             if paths := _resolve(named, scope):
                 bases += paths
                 exist = (self._tests.exists(path)[0] for path in paths)
                 scope = _for(scope, frozenset().union(*exist))
         self.passing |= {node.name} if bases else set()
         own: Names = {".": tuple(f"{path}()" for path in bases)} if bases else {}
-        if bases and _resolve(node.bases[0], scope):  # of others it is not known what comes first
+        if bases and _resolve(named_bases[0], scope):  # of others it is not known what comes first
             own["super()"] = own["."]
         is_of_instance = [key for key in self._tests.kept if key.startswith(".")]
         for key in is_of_instance if not scope.dry else ():
@@ -744,6 +755,8 @@ class PythonReader:
             bound = (VERSION,)
         elif is_distribution(node.value, scope.names):
             bound = (DISTRIBUTION,)
+        elif starts_server(node.value):
+            bound = (COMMAND,)
         for target in targets:
             match target:
                 case ast.Name(name):
@@ -845,6 +858,10 @@ class PythonReader:
                 case ast.Attribute() if id(node) not in inner:
                     self._attribute(node, where)
                     inner |= {id(part): "" for part in chain(node)}
+                case ast.Call(ast.Attribute(ast.Name(name), "append" | "extend"), [value]) if (
+                    COMMAND in where.names.get(name, ())
+                ):
+                    self._add_options(name, value, where)
                 case ast.Call(function, arguments):
                     given = [*arguments, *(word.value for word in node.keywords)]
                     inner |= dict.fromkeys(_strings(given), _unused_in(last_name(function)))
@@ -926,6 +943,11 @@ class PythonReader:
             for name in names[:1]:
                 key = name.lstrip("-").replace("-", "_")
                 self._fields.setdefault("", {})[key] = call.lineno, scope.live
+
+    def _add_options(self, name: str, value: ast.expr, scope: _Scope) -> None:
+        """Record the options that are added to a command that a name holds."""
+        if COMMAND in scope.names.get(name, ()) and not scope.dry:
+            self._record(self._strings.added(value, self._place(value, scope)), scope)
 
     def _set_attribute(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too."""

@@ -51,7 +51,11 @@ _OTHER_SERVER = re.compile(
 _REGISTERS = re.compile(
     r"add_(?:api_|url_|web_?socket_)*(?:route|rule|get|post|put|delete)|add_api_websocket_route|(?:API|WebSocket)?Route|Mount"
 )
-_MAKES_METRIC = re.compile(r"(?i)gauge|counter|histogram|summary|metric$|metricfamily|family$")
+_MAKES_METRIC = re.compile(
+    r"(?i)(?!_*(?:get|read|fetch|find|query|sum|parse)_)\w*(?:gauge|counter|histogram|summary|family)(?:_?(?:cls|class|type|wrapper))?"
+)
+"""Names of what offers a metric. A project's ``GaugeMetric("vllm:x")`` may stand for one that it
+reads."""
 _OTHER_IMAGE = re.compile(r"^(?!.*\bvllm/vllm-openai).*[a-z]")
 _SETS = re.compile(r"\s*(?:export\s+)?VLLM_[A-Z0-9_]+\s*(?:=\S*\s*)?$|\s*export\s+VLLM_\w+=")
 """A string that is the name of a variable, or sets one."""
@@ -120,6 +124,15 @@ def metric_spellings(name: str) -> tuple[str, str]:
     return stem, f"{stem}_total"
 
 
+def _servers_of(node: ast.List | ast.Tuple) -> Iterator[ServerCommand]:
+    return servers([Word(text_of(item), node.lineno) for item in node.elts])
+
+
+def starts_server(node: ast.expr | None) -> bool:
+    """Return whether a list of words starts the server."""
+    return isinstance(node, ast.List) and any(_servers_of(node))
+
+
 def _compares(test: ast.expr) -> bool:
     """Return whether a test finds out which name it has, not whether a metric is there."""
     nodes = (node for node in walk(test) if isinstance(node, ast.Compare))
@@ -153,18 +166,21 @@ class Surroundings:
     first: int
     last: int
 
-    def speak_to_vllm(self, text: str) -> bool:
+    def speak_to_vllm(self, text: str, route: str) -> bool:
         """Return whether there is evidence that the address in a text is vLLM's. Other servers and
-        the project itself have routes of the same names."""
+        the project itself have routes of the same names, less often one of several words: for that
+        the whole file tells."""
         if any(_OTHER_SERVER.search(name) for name in self.names):
             return False
         named = "vllm" in self.names[0].rpartition("/")[2].lower()
         if named or any("vllm" in name.lower() for name in self.names[1:]):
             return True
-        near = self.lines[self.first : self.last]
-        if any(_OTHER_SERVER.search(line) for line in near):
-            return False
-        return ":8000/" in text or any("vllm" in line for line in near)
+        around = [self.lines[self.first : self.last], *([self.lines] if "_" in route else ())]
+        return any(
+            not any(_OTHER_SERVER.search(line) for line in lines)
+            and (":8000/" in text or any("vllm" in line for line in lines))
+            for lines in around
+        )
 
 
 class StringReader:
@@ -254,7 +270,7 @@ class StringReader:
         if (prefix := named.get("prefix") or named.get("url_prefix") or "").startswith("/"):
             self._prefixes.add(prefix.rstrip("/"))
         metric = first or named.get("name") or ""
-        if metric.startswith("vllm:") and _MAKES_METRIC.search(name):
+        if metric.startswith("vllm:") and _MAKES_METRIC.fullmatch(name):
             self._own_metrics |= set(self._metric_names(metric))
 
     def is_own(self, use: Use) -> bool:
@@ -274,8 +290,7 @@ class StringReader:
         """Return the uses in one node of Python source: a string, or a list of words that starts
         the server."""
         if isinstance(node, (ast.List, ast.Tuple)):
-            words = [Word(text_of(item), place.line) for item in node.elts]
-            return [use for server in servers(words) for use in self._options(server, place)]
+            return [use for s in _servers_of(node) for use in self._options(s, place)]
         text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
         if not text or len(text) > MAX_STRING:
             return []
@@ -290,9 +305,14 @@ class StringReader:
         for kind, name in names_in(text):
             # A variable in a sentence is explained, not set.
             is_set = kind != "environment" or starts or _SETS.match(text)
-            if is_set and (kind != "route" or around.speak_to_vllm(text)):
+            if is_set and (kind != "route" or around.speak_to_vllm(text, name)):
                 uses += self._named(kind, name, place)
         return uses
+
+    def added(self, node: ast.expr, place: Place) -> Iterator[Use]:
+        """Yield the options in what is added to the words of a command that starts the server."""
+        words = [Word(text_of(item), place.line) for item in getattr(node, "elts", [node])]
+        return self._given(words, place, [])
 
     def read(self, finding: DeploymentFinding, file: str) -> Iterator[Use]:
         """Yield the uses in what was read of a file."""
@@ -334,7 +354,19 @@ class StringReader:
         ``alone``: any option is certainly meant for the server, and may be shortened.
         """
         given: list[tuple[str, str]] = []
-        words = (*server.words, *server.sometimes)
+        yield from self._given((*server.words, *server.sometimes), place, given, alone=alone)
+        if len(self.commands) < MAX_COMMANDS:
+            self.commands[Command(place, tuple(given))] = None
+
+    def _given(
+        self,
+        words: Sequence[Word],
+        place: Place,
+        given: list[tuple[str, str]],
+        *,
+        alone: bool = True,
+    ) -> Iterator[Use]:
+        """Yield the options among words, each with its place. Adds them to ``given``."""
         for word, following in zip_longest(
             words[:MAX_WORDS], words[1 : MAX_WORDS + 1], fillvalue=Word("")
         ):
@@ -359,8 +391,6 @@ class StringReader:
                     yield Use("parser", (option,), at, detail=value)
                 elif option in self._with_choices:
                     yield Use("choice", (option,), at, detail=value)
-        if len(self.commands) < MAX_COMMANDS:
-            self.commands[Command(place, tuple(given))] = None
 
     def _resembles(self, name: str) -> bool:
         """Return whether an option or a variable that no release has is probably a known one with

@@ -21,6 +21,8 @@ FILES = {
         class Child(Engine):
             def __getattr__(self, name): ...
         class Model(nn.Module): ...
+        class Keys(TypedDict):
+            one: int
         """,
     "llm.py": """
         from vllm.config import EngineArgs
@@ -189,3 +191,8 @@ def test_what_the_history_leaves_out_is_unknown() -> None:
             Lookup(history, number).find(path)
     with pytest.raises(Missing):
         Lookup(history, 1).find(f"{layer}.A().f")
+
+
+def test_a_call_of_a_typed_dict_takes_any_keywords(lookup: Lookup) -> None:
+    with pytest.raises(Unknown):
+        lookup.signature(lookup.find("vllm.engine.Keys"))

@@ -27,7 +27,7 @@ FIRST = {
         parser.add_argument("--mode", choices=["a", "b"])
         """,
     "envs.py": "environment_variables = {'VLLM_OLD': lambda: os.getenv('VLLM_OLD', '1'), 'VLLM_KEPT': lambda: 1}",
-    "entrypoints/api.py": "@router.post('/v1/old')\ndef a(): ...\n@router.post('/v1/kept')\ndef b(): ...",
+    "entrypoints/api.py": "@router.post('/v1/old')\ndef a(): ...\n@router.post('/wake_old')\ndef c(): ...\n@router.post('/v1/kept')\ndef b(): ...",
     "v1/metrics/loggers.py": "Gauge(name='vllm:old')\nGauge(name='vllm:kept')",
     "tool_parsers/h.py": "@M.register_module('hermes')\nclass H: ...",
 }

@@ -266,3 +266,15 @@ def test_variables_that_a_script_reads_or_removes_are_no_uses(
     assert missing(answer_for(tmp_path / "1", two_releases, {"a.sh": read}))["2.0"] == []
     sets = f"export VLLM_OLD=1{start}"
     assert missing(answer_for(tmp_path / "2", two_releases, {"a.sh": sets}))["2.0"]
+
+
+def test_an_override_is_called_while_vllm_asks_to_rename_it(tmp_path: Path) -> None:
+    old, new = "class Base:\n    def embed(self): ...", "class Base:\n    def encode(self): ..."
+    shim = f"{new[:-4]}\n        warn('`embed` is deprecated and will be removed. Please rename it to `encode`.')"
+    history = history_of({"1.0": {"a.py": old}, "2.0": {"a.py": shim}, "3.0": {"a.py": new}})
+    source = "from vllm.a import Base\nclass A(Base):\n    def embed(self): ...\n"
+    lacks = ["the class vllm.a.Base has no embed: the override is never called"]
+    result = missing(answer_for(tmp_path, history, {"a.py": source}))
+    assert result == {"1.0": [], "2.0": [], "3.0": lacks}
+    both = f"{source}    def encode(self): ..."
+    assert missing(answer_for(tmp_path, history, {"a.py": both}))["3.0"] == []

@@ -129,11 +129,33 @@ V0_AND_V1 = history_of(
         "from vllm.envs import VLLM_USE_V1\nif not VLLM_USE_V1:",
         "import vllm.envs as envs\nis_v1 = envs.VLLM_USE_V1\nif not is_v1:",
         "from vllm import envs\nif hasattr(envs, 'VLLM_USE_V1') and not envs.VLLM_USE_V1:",
+        "if VLLM_VERSION == 'V1':\n    pass\nelse:",
+        "if self.engine_version != 'V1':",
     ],
 )
 def test_a_branch_for_the_v0_engine_needs_only_releases_with_it(tmp_path: Path, test: str) -> None:
     source = f"{test}\n    from vllm.worker import Worker"
     assert missing(answer_for(tmp_path, V0_AND_V1, {"a.py": source})) == {"1.0": [], "2.0": []}
+
+
+def test_a_name_means_what_its_engine_has_in_the_branch_for_that(tmp_path: Path) -> None:
+    files = {
+        "outputs.py": "class Out:\n    def __init__(self, old): ...",
+        "v1/outputs.py": "class Out:\n    def __init__(self, new): ...",
+    }
+    imports = (
+        "if x:\n    from vllm.outputs import Out\nelse:\n    from vllm.v1.outputs import Out\n"
+    )
+    calls = "Out(new=1)\nelse:\n    Out(old=1)"
+    history = history_of({"1.0": files})
+    for test, lacks in (
+        ("VLLM_ENGINE == 'V1'", []),
+        ("model == 'V1'", ["vllm.outputs.Out takes no new"]),
+    ):
+        result = missing(
+            answer_for(tmp_path, history, {"a.py": f"{imports}if {test}:\n    {calls}"})
+        )
+        assert [text for text in result["1.0"] if "takes no" in text] == lacks
 
 
 def test_a_branch_for_the_v1_engine_needs_every_release(tmp_path: Path) -> None:

@@ -94,6 +94,22 @@ def test_a_route_needs_evidence_of_vllm(
     assert lacks == (["there is no route /v1/old"] if is_vllm else [])
 
 
+@pytest.mark.parametrize(
+    ("route", "other", "is_vllm"),
+    [
+        ("/wake_old", "", True),
+        ("/v1/old", "", False),
+        ("/wake_old", "\n\ndef sglang(): ...", False),
+    ],
+)
+def test_for_a_route_of_several_words_the_whole_file_tells(
+    tmp_path: Path, two_releases: History, route: str, other: str, is_vllm: bool
+) -> None:
+    text = f"def f(u):\n    return get(f'{{u}}{route}')\n\n\ndef is_vllm_ready(): ...{other}"
+    lacks = missing(answer_for(tmp_path, two_releases, {"client.py": text}))["2.0"]
+    assert lacks == ([f"there is no route {route}"] if is_vllm else [])
+
+
 def test_routes_of_the_project_s_own_server_are_none_of_vllm(
     tmp_path: Path, two_releases: History
 ) -> None:
@@ -112,6 +128,17 @@ def test_a_test_without_vllm_makes_its_answers_itself(
     real = {"tests/test_a.py": "from vllm import LLM\nx = 'vllm:old'"}
     lacks = missing(answer_for(tmp_path / "b", two_releases, real))["2.0"]
     assert lacks == ["there is no metric vllm:old"]
+
+
+@pytest.mark.parametrize(("start", "lacks"), [("subprocess.run", True), ("parsed", False)])
+def test_a_test_that_starts_no_process_has_no_commands(
+    tmp_path: Path, two_releases: History, start: str, lacks: bool
+) -> None:
+    text = f"{start}(['vllm', 'serve', 'm', '--old-flag'])\nPAGE = 'vllm:old 1'"
+    found = missing(answer_for(tmp_path, two_releases, {"tests/test_a.py": text}))["2.0"]
+    assert found == (
+        ["vllm serve has no --old-flag", "there is no metric vllm:old"] if lacks else []
+    )
 
 
 MESSAGES = """

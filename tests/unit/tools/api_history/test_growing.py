@@ -60,6 +60,18 @@ def test_star_imports_and_environment_variables_are_names() -> None:
     assert sample.table("environment")["VLLM_X"] == [0, "'1'"]
 
 
+def test_variables_that_other_modules_read_are_no_names_of_envs() -> None:
+    files = {
+        "envs.py": "environment_variables = {'VLLM_X': lambda: os.getenv('VLLM_X', '1')}",
+        "a.py": "import os\nON = os.getenv('VLLM_A', '0')\nos.environ['VLLM_SET'] = '1'",
+        "b.py": "from os import getenv\nif 'VLLM_B' in os.environ: x = os.environ['VLLM_C']\ngetenv(\n  'OTHER')\nKEY = 'VLLM_D'\ngetenv(KEY)",
+    }
+    sample = history_of({"1": files})
+    variables = {name: timeline[1] for name, timeline in sample.table("environment").items()}
+    assert variables == {"VLLM_X": "'1'", "VLLM_A": "'0'", "VLLM_B": "", "VLLM_C": "", "VLLM_D": ""}
+    assert "VLLM_A" not in sample.symbols("vllm.envs")
+
+
 LAZY = {
     "a/__init__.py": "def __getattr__(n):\n    if n == 'f': return 1\n    raise AttributeError",
     "a/b.py": "def f(): ...",

@@ -43,6 +43,11 @@ def test_functions_have_parameters_kinds_and_defaults() -> None:
     }
 
 
+def test_a_name_that_a_function_assigns_exists_without_a_value() -> None:
+    source = "A: int\nB: int\ndef init():\n    global A\n    A = 1"
+    assert read(source).symbols == {"init": "def()", "A": "="}
+
+
 def test_a_long_default_stays_parseable() -> None:
     symbols = read(f"def f(a={[*range(100)]}, b={'x' * 500!r}): ...").symbols
     assert [p.default for p in signature(symbols["f"]).parameters] == ["...", "..."]
