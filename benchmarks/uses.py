@@ -1,4 +1,4 @@
-"""Measure `vllm-regress uses`: how often it is right about 46 public repositories, and how long it
+"""Measure `vllm-regress uses`: how often it is right about public repositories, and how long it
 takes.
 
     python benchmarks/uses.py --trees DIR [--half dev] [--claims]
@@ -9,7 +9,8 @@ commit (`git archive`). The sample was chosen and labelled before tuning: `break
 release lacks (`guarded`: the project handles it, or does not use it), `routes` whether a place
 speaks to vLLM, `ranges` the releases that a project says it works with. A claim is one thing that
 is missing from some release, once for each file. Claims without a label were read one by one
-afterwards; `judged` has the results.
+afterwards; `judged` has the results. The half `2026-11-28` has only claims that were drawn and
+judged before its repositories were used for development.
 """
 
 from __future__ import annotations
@@ -223,7 +224,9 @@ def speed() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--trees", type=Path)
-    parser.add_argument("--half", choices=("dev", "test"), action="append")
+    parser.add_argument(
+        "--half", action="append", help="dev, test, 2026-11-28 (default: dev and test)"
+    )
     parser.add_argument("--claims", action="store_true")
     parser.add_argument("--speed", action="store_true")
     arguments = parser.parse_args()
