@@ -165,7 +165,7 @@ class Outcome:
 
     @property
     def found(self) -> bool:
-        """Whether a check that passes without the fault found it."""
+        """Whether the fault was found by a check that passes without it."""
         return self.found_by != "none" and self.without in ("", *_AS_EXPECTED)
 
     @property
@@ -440,7 +440,7 @@ class ExerciseBench:
             self._note(name, answers)
 
     def _note(self, name: str, answers: Answers) -> None:
-        """Keep of a station without a fault what this run has in common with the others."""
+        """Keep the answers of a station without a fault that all of its runs share."""
         known = self._known[name]
         self._known.add(name, replace(known, answers=known.answers.with_run(answers)))
 

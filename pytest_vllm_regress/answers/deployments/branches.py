@@ -1,4 +1,4 @@
-"""What is known of the variables of a script after its conditions, and whether these hold."""
+"""Values of shell variables after conditions, and the evaluation of these conditions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .findings import ServerCommand, Word
 from .shell_words import ALL_ARGUMENTS, REFERENCE, Known, split, value_of
 
 MAX_COMPARED = 8_000
-"""Characters of a text of which it is told what two branches have in common."""
+"""Most characters of a value that is compared between two branches."""
 MAX_TEST = 500
-"""Characters of a word in a test."""
+"""Most characters of a word in a test."""
 MAX_PATTERNS = 100
-"""Patterns of one branch that are compared."""
+"""Most patterns of one branch that are evaluated."""
 MORE = "$MORE_ARGS"
-"""What a condition may add."""
+"""Placeholder for options that a condition may add."""
 _LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
 _COMPARISONS = {
     "-eq": operator.eq,
@@ -30,11 +30,11 @@ _COMPARISONS = {
 
 Value = Word | list[Word] | None
 Truth = bool | None
-"""Whether a test holds; None if its variables do not decide it, or only unless they are set."""
+"""The result of a test; None if it depends on a variable whose value is not known for sure."""
 
 
 def truth_of(test: Sequence[Word], known: Mapping[str, Value]) -> Truth:
-    """Return whether the words of a test hold, or those between its brackets."""
+    """Evaluate the words of a test, given without its brackets."""
     words = [_settled(word, known) for word in test]
     match words:
         case ["!", *_]:
@@ -53,7 +53,7 @@ def truth_of(test: Sequence[Word], known: Mapping[str, Value]) -> Truth:
 
 
 def is_in(subject: Word, patterns: Sequence[Word], known: Mapping[str, Value]) -> Truth:
-    """Return whether the subject of a ``case`` has one of the patterns."""
+    """Return whether the subject of a ``case`` matches one of the patterns."""
     if "*" in patterns:
         return True
     tests = ([subject, Word("=="), pattern] for pattern in patterns)
@@ -74,7 +74,7 @@ def both_hold(*truths: Truth) -> Truth:
 
 
 def _settled(word: Word, known: Mapping[str, Value]) -> str:
-    """Return a word with the values of its variables; too long ones are left as they are."""
+    """Replace the variables in a word by their values, unless the result is too long."""
     text = REFERENCE.sub(lambda match: value_of(match, known)[:MAX_TEST], word[:MAX_TEST])
     text = _LENGTH.sub(lambda match: _length(match, known), text)
     return text if len(text) < MAX_TEST else "$VALUE"
@@ -97,7 +97,7 @@ def _compared(left: str, sign: str, right: str) -> Truth:
 
 
 def _matches(text: str, pattern: str) -> Truth:
-    """Return whether a text has a pattern; None for one with more than ``*`` at its ends."""
+    """Return whether a text matches a pattern; None if the pattern has more than ``*`` at its ends."""
     part = pattern.strip("*")
     if re.search(r"[*?\[]", part):
         return None
@@ -137,7 +137,7 @@ class Branches:
         return dict(self.before)
 
     def after(self, known: Known) -> Known:
-        """Return what is known of the variables after the last branch."""
+        """Return the variables after the last branch, as far as they are known."""
         ends = [*self.ends, (known, self.truth)]
         if not self.has_else:
             ends.append((self.before, True))
@@ -151,7 +151,7 @@ class Branches:
 
 
 def _merged(branches: Sequence[Known]) -> Known:
-    """Return what is known of the variables after one of several branches."""
+    """Return the variables after any one of several branches, as far as they are known."""
     names = dict.fromkeys(name for known in branches for name in known)
     merged: Known = {}
     for name in names:

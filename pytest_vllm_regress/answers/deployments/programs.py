@@ -21,7 +21,7 @@ _ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args", "command")
 _BUILDS_COMMAND = re.compile(
     r"(?i)\w*vllm\w*(?:command|cmd|server_args)|\w*(?:command|cmd)\w*vllm\w*"
 )
-"""Functions of other modules that make the command of a server."""
+"""Names of functions, defined in other modules, that build the command of a server."""
 _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
@@ -317,7 +317,7 @@ class _Program:
         )
 
     def _of_ray(self, node: ast.Call) -> Iterator[ServerCommand]:
-        """Yield the server of Ray Serve's ``LLMConfig(model_loading_config=..., engine_kwargs=...)``."""
+        """Yield the server that Ray Serve starts for an ``LLMConfig``."""
         given = {keyword.arg: self._mapping(keyword.value) for keyword in node.keywords}
         loading, options = given.get("model_loading_config"), given.get("engine_kwargs")
         if getattr(node.func, "attr", getattr(node.func, "id", "")) != "LLMConfig" or not loading:
@@ -328,7 +328,7 @@ class _Program:
         yield ServerCommand((), node.lineno, settings=settings, complete=is_known)
 
     def _mapping(self, node: ast.expr) -> dict[str, Any] | None:
-        """Return what a dictionary holds, in either form; None if that is not known."""
+        """Return the content of a dict display or a ``dict()`` call; None if it is not known."""
         node = (self._names.get(node.id) or node) if isinstance(node, ast.Name) else node
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
             pairs = node.keywords
@@ -352,7 +352,7 @@ class _Program:
         }
 
     def started_elsewhere(self) -> Iterator[ServerCommand]:
-        """Yield the server whose command a function of another module makes."""
+        """Yield the server whose command is built by a function of another module."""
         imported = {
             alias.asname or alias.name
             for node in ast.walk(self._tree)

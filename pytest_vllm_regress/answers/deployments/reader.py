@@ -233,8 +233,8 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
 
 
 def _of_prose(text: str) -> Iterator[ServerCommand]:
-    """Yield the servers of the examples in a text for people: its fenced blocks, or else what is
-    indented."""
+    """Yield the servers in the examples of a document: in its fenced blocks, or else in its indented
+    ones."""
     found = []
     for match in islice(_FENCE.finditer(text), MAX_BLOCKS):
         body = "\n" * text.count("\n", 0, match.start("body")) + match["body"]

@@ -96,17 +96,17 @@ _KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "ti
 MAX_BRANCHES = 50
 """Depth of ``if`` and loops in each other."""
 MAX_IFS = 500
-"""Branches that are read apart, and files that are sourced: each copies the variables."""
+"""Most branches and sourced files of a script that are followed, since each copies the variables."""
 MAX_ALTERNATIVES = 200
-"""Servers of one ``if`` that are compared with each other."""
+"""Most servers in one ``if`` that are compared with each other."""
 MAX_CALLS = 10
-"""Depth of functions that call each other."""
+"""Greatest depth of nested calls of functions."""
 MAX_ARGUMENTS = 200
-"""Arguments of a function; what more hold is not known."""
+"""Most arguments of a call that are followed."""
 MAX_WORK = 100_000
-"""Words of functions that are read again, since they are called again."""
+"""Most words that are read in the bodies of functions, over all of their calls."""
 COST_OF_CALL = 200
-"""What a call costs beside the words."""
+"""Words by which each call is counted in addition to those of the body."""
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
 
@@ -233,7 +233,7 @@ class _Script:
         yield from self._outside([server])
 
     def _outside(self, started: Sequence[ServerCommand]) -> Iterator[ServerCommand]:
-        """Yield servers, unless there may be others instead in another branch."""
+        """Yield servers now, or keep them if another branch may start others instead."""
         last = self._branches[-1] if self._branches else None
         if last is not None and not last.is_loop:
             last.servers[-1] += started
@@ -289,7 +289,7 @@ class _Script:
     # Conditions
 
     def _case(self) -> Branches | None:
-        """Return the ``case`` whose patterns or branches are read now."""
+        """Return the ``case`` that is being read."""
         last = self._branches[-1] if self._branches else None
         return last if last is not None and last.subject is not None else None
 
@@ -340,7 +340,7 @@ class _Script:
     def _note_status(
         self, command: Sequence[Word], words: Sequence[Word], is_negated: bool
     ) -> bool:
-        """Note whether a command succeeds. Return whether it is a test in brackets."""
+        """Record whether a command succeeds. Return whether it is a test in brackets."""
         goes_on = self._in_brackets and self._sign in ("&&", "||")
         closes = command[-1] in ("]", "]]")
         is_test = goes_on or command[0] == "[[" or (command[0] == "[" and closes)
@@ -362,7 +362,7 @@ class _Script:
 
     @property
     def _condition(self) -> Truth:
-        """Whether the command that is read now is run."""
+        """Whether the current command is executed."""
         if None in self._branches:
             return None
         if self._sign in ("&&", "||"):
@@ -413,8 +413,8 @@ class _Script:
             self.known[name] = value if condition else either(before, value)
 
     def kept(self) -> list[ServerCommand]:
-        """Return what the last command starts that is kept in a variable: it may be run where
-        nothing shows it."""
+        """Return the servers of the last command that is stored in a variable, since it may be run
+        in a way that is not visible."""
         name = next(reversed(self._kept), "")
         started = self._kept_in(name) if name else []
         return [replace(server, complete=False) for server in started[-1:]]
@@ -543,7 +543,7 @@ def servers(
 
 
 def _program_ends(words: Sequence[Word], index: int) -> int:
-    """Return where the arguments begin if a word is vLLM's program or module; 0 if it is not."""
+    """Return the index of the first argument if a word is vLLM's program or module; 0 if it is not."""
     if _MODULE.fullmatch(words[index]):
         return index + 1
     program = DEFAULT_OF_VARIABLE.sub(r"\1", words[index])

@@ -28,17 +28,17 @@ _BLOCK = re.compile(
     r"\{%-?\s*(?:if|for)\b(?:(?!\{%-?\s*(?:if|for|endif|endfor)\b).)*?\{%-?\s*(?:endif|endfor)\s*-?%\}(?:(?<=%\})[ \t]*\n)?",
     re.DOTALL,
 )
-"""What a template adds on a condition, without another block in it."""
+"""A conditional block of a template that contains no other block."""
 MAX_BLOCKS = 200
 _ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
 END = ";"
 MAX_FUNCTIONS = 500
-"""Functions of a script that are looked for."""
+"""Most functions of a script that are found."""
 _BEFORE_COMMAND = ("{", "}", "then", "else", "do", "!")
 ALL_ARGUMENTS = ("$@", "$*", "${@}")
 
 Known = dict[str, "Word | list[Word] | None"]
-"""Values of variables; a list for an array, None for a variable with several values."""
+"""Variables by name: a list for an array, None if the value is not known."""
 
 
 def split(text: str, line: int = 1, *, newlines_end: bool = True) -> list[Word]:
@@ -126,7 +126,7 @@ def without_functions(words: Sequence[Word]) -> tuple[list[Word], dict[str, list
 
 
 def _start_of_body(words: Sequence[Word], at: int) -> int:
-    """Return where the body begins of a function whose definition begins here; 0 for none."""
+    """Return the index at which the body of a function begins that is defined here; 0 if none is."""
     if at and not words[at - 1].sign:
         return 0
     is_named = words[at] == "function" and at + 1 < len(words)
@@ -141,7 +141,7 @@ def _start_of_body(words: Sequence[Word], at: int) -> int:
 
 
 def _end_of_body(words: Sequence[Word], start: int) -> int:
-    """Return where the brace is that closes a body; 0 if none does."""
+    """Return the index of the brace that closes a body; 0 if there is none."""
     depth = 1
     for at in range(start, len(words)):
         if words[at - 1].sign or words[at - 1] in _BEFORE_COMMAND:
@@ -167,8 +167,8 @@ def _for_block(match: re.Match[str]) -> str:
 
 
 def expanded(word: Word, known: Mapping[str, Word | list[Word] | None]) -> list[Word]:
-    """Return a word with the known variables replaced: several words if it is an array, or one
-    without quotes."""
+    """Replace the known variables in a word. An array, or a value without quotes, may give several
+    words."""
     if "$" not in word:
         return [word]
     if arguments := _ARGUMENTS.fullmatch(word):

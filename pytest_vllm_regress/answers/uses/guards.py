@@ -38,7 +38,7 @@ PART = "@part "
 ASKS_FOR_MODULE = re.compile(
     r"(?i)_*(?:find_spec$|(?:has|is|can|check|try|safe|optional|maybe|lazy|soft)\w*_\w*(?:module|package|import|avail|exist|install))"
 )
-"""Names of functions that look for a module which may not exist."""
+"""Names of functions that check whether a module exists."""
 DISTRIBUTION = "@distribution"
 """What a name is bound to that holds the name of the package, "vllm"."""
 VERSION_OF = "@version of"
@@ -60,7 +60,7 @@ _VERSION_RANGE = re.compile(
 _VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_*)?ver(?:sion)?")
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _ENGINE_NAME = re.compile(r"(?i)vllm|engine")
-"""Names of what holds "V0" or "V1" for the engine, not for a model or a protocol."""
+"""Names of variables that hold "V0" or "V1" as the engine, rather than as a model or a protocol."""
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _VERSION_PARTS = ("base_version", "release", "public", "version")
 _SKIPS = ("skipif", "skipunless")
@@ -620,8 +620,8 @@ def _length(version: ast.expr) -> int:
 
 
 def asks_for_v1(test: ast.expr, names: Names) -> bool | None:
-    """Return whether a test is true for the V1 engine, or for V0, also ``VLLM_VERSION == "V1"``;
-    None if it asks for neither."""
+    """Return whether a test, such as ``VLLM_VERSION == "V1"``, is true for V1 (and not for V0); None
+    if it asks for neither engine."""
     match test:
         case ast.Compare(left, [ast.Eq() | ast.NotEq() as kind], [ast.Constant("V0" | "V1" as to)]):
             is_engine = _ENGINE_NAME.search(last_name(left)) is not None

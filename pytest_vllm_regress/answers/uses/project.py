@@ -366,8 +366,7 @@ class ProjectReader:
         return self._tests().chosen(list(map(ast.Constant, versions)))
 
     def _replaced_for(self, use: Use) -> Iterator[Releases]:
-        """Yield the releases for which the project puts something of its own in the place of what
-        is used."""
+        """Yield the releases for which the project replaces the used name with an object of its own."""
         is_concerned = self._replaced and use.kind in ("name", "keyword", "call")
         for target in use.targets if is_concerned else ():
             *owners, last = accumulate(target.split("."), "{}.{}".format)
@@ -394,7 +393,7 @@ class ProjectReader:
         return is_later and is_own
 
     def _is_same(self, one: str, other: str) -> bool:
-        """Return whether two paths mean the same thing in any release."""
+        """Return whether two paths name the same object in any release."""
         if one == other:
             return True
         return any(

@@ -846,7 +846,7 @@ class PythonReader:
                 self._change_keys(expression, scope)
             return
         inner: dict[int, str] = {}
-        """Nodes that are no use; strings that are no use of some kinds."""
+        """Nodes that do not count as uses, and strings that do not count as uses of some kinds."""
         for node, where in self._parts(expression, scope):
             if isinstance(node, ast.Attribute):
                 self._note_attribute(node, where)

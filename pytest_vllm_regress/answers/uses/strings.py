@@ -62,18 +62,18 @@ _SETS = re.compile(r"\s*(?:export\s+)?VLLM_[A-Z0-9_]+\s*(?:=\S*\s*)?$|\s*export\
 
 
 MAX_METRICS = 200
-"""Most metrics of one file of which it is found out whether one replaces another."""
+"""Most metrics of one file that are checked for one replacing another."""
 MAX_NODES = 2000
-"""Most nodes of a statement or an expression in which metrics are looked for."""
+"""Most nodes of a statement or an expression that are searched for metrics."""
 MAX_ALTERNATIVES = 12
-"""Most metrics that stand for each other."""
+"""Most alternatives of one metric."""
 SIMILAR = 0.6
 """Share of common words from which one metric may be the new name of another."""
 _METRIC = re.compile(r"vllm:[a-z]\w+")
 _FORMER = re.compile(r"(?i)(?:^|_)(?:deprecated|legacy|old|former|previous|fallback)(?:$|_)")
 """Names of constants with the former name of a metric."""
 _CHOOSES = re.compile(r"(?i)_*(?:next|first|any|either|coalesce|fallback|one_?of)(?:$|_)")
-"""Names of functions that take the first that there is."""
+"""Names of functions that return the first existing item."""
 
 
 def alternatives_in(tree: ast.AST) -> Iterator[tuple[frozenset[str], frozenset[str]]]:
