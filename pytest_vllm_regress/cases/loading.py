@@ -14,7 +14,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +27,7 @@ from ..util.documents import load_toml, parse_toml
 from ..util.paths import check_owner, folders_of_project, shipped
 from ..util.validation import did_you_mean, format_value
 from ..util.versions import alternatives_of
+from .kept import LoadedCases, load_kept
 from .model import (
     NEEDS_CONTROL_LEG,
     SPECIFIER_HELP,
@@ -354,14 +354,6 @@ def load_case_for(test_file: Path) -> Case:
     return load_case(path)
 
 
-@dataclass(frozen=True)
-class LoadedCases:
-    """The valid cases of a directory, by id, and one message for each file that is not valid."""
-
-    cases: tuple[Case, ...]
-    problems: tuple[str, ...]
-
-
 def load_valid_cases(root: Path) -> LoadedCases:
     """Read every root/<slug>/case.toml; an invalid file does not hide the others.
 
@@ -369,10 +361,15 @@ def load_valid_cases(root: Path) -> LoadedCases:
     ``UsageError`` if ``root`` is no directory, or
     contains no case: an audit would find nothing then.
     """
+    directories = _case_directories(root)
+    files = [directory / CASE_FILE for directory in directories]
+    return load_kept(root, files, MAX_BYTES, lambda: _load_valid(directories, root.resolve()))
+
+
+def _load_valid(directories: Iterable[Path], real_root: Path) -> LoadedCases:
     cases: dict[str, Case] = {}
     invalid: list[str] = []
-    real_root = root.resolve()
-    for directory in _case_directories(root):
+    for directory in directories:
         try:
             _check_place(directory, real_root)
             case = load_case(directory / CASE_FILE)

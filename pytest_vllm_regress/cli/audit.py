@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
@@ -25,7 +25,6 @@ from ..answers.audit.target import (
     read_target,
 )
 from ..answers.audit.upgrades import overview, table
-from ..answers.deployments.configuration import Deployment, read_deployments
 from ..answers.fixes.index import fix_index
 from ..answers.fixes.overview import concerned, counts, vllm_version
 from ..cases.model import Case
@@ -43,6 +42,9 @@ from .context import (
     speaker,
     warn,
 )
+
+if TYPE_CHECKING:
+    from ..answers.deployments.configuration import Deployment
 
 SCHEMA_VERSION = 1
 MAX_LINE = 100
@@ -86,7 +88,11 @@ def audit(
         from ..answers.audit.preflight import inspect_host
 
         host = inspect_host()
-    deployments = read_deployments(serve) if serve is not None else ()
+    deployments: tuple[Deployment, ...] = ()
+    if serve is not None:
+        from ..answers.deployments.configuration import read_deployments
+
+        deployments = read_deployments(serve)
     inventories = [
         part
         for inventory in (

@@ -34,7 +34,7 @@ from ..util.text import printable, printable_output, render_text
 from ..util.validation import format_value, json_or_text
 
 if TYPE_CHECKING:
-    from ..cases.loading import LoadedCases
+    from ..cases.kept import LoadedCases
     from ..cases.model import Case
     from ..output.formats import OutputFiles
     from ..runner.batch import Batch, Executor, RunOptions

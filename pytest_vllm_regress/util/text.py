@@ -8,13 +8,16 @@ GitHub links commits and issues and notifies people even in escaped text, but no
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from .paths import DATA
+from ..errors import UsageError
+from .files import private_folder
+from .paths import DATA, writable_root
 
 Text = TypeVar("Text", bound=str)
 """Masked text stays masked."""
@@ -174,8 +177,14 @@ def templates(folder: Path, **settings: Any) -> Any:
     an error."""
     import jinja2
 
+    compiled = None  # compiling the templates of one answer takes longer than importing Jinja
+    with contextlib.suppress(UsageError, OSError):
+        compiled = jinja2.FileSystemBytecodeCache(
+            str(private_folder(writable_root() / "templates"))
+        )
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
+        bytecode_cache=compiled,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

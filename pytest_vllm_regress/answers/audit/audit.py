@@ -16,7 +16,6 @@ from ...environments.installed import VLLM
 from ...errors import UsageError
 from ...util.validation import did_you_mean, format_value
 from ...util.versions import is_version, version_of
-from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
 from ..sarif import SarifResult, SarifRule
 from ..sarif import to_sarif as log_of
@@ -37,6 +36,7 @@ from .upgrades import UpgradeAdvice, better
 from .verdict_table import read_table
 
 if TYPE_CHECKING:
+    from ..deployments.configuration import Deployment
     from .preflight import Concern, Host
     from .start import StartCheck
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ...util.documents import parse_toml
 from ...util.versions import requirement_of, version_of
-from ..deployments.reader import Pin, is_dockerfile, read
 
 _COLLECTED = re.compile(r"(?m)^(?:Collecting environment information|vLLM Version\s*:)")
 _CONDA = re.compile(r"(?m)^dependencies:[ \t]*\n\s*-")
@@ -55,6 +54,8 @@ def requirements_in(text: str, name: str) -> Requirements | None:
         return _matches(text, _SPDX)
     if text.lstrip().startswith("<") and "cyclonedx" in text[:2000].lower():
         return _matches(text, _CYCLONEDX)
+    from ..deployments.reader import is_dockerfile  # most lists are read without the reader
+
     if is_dockerfile(name) or base.endswith(_NAMES):
         return _of_deployment(text, name)
     return None
@@ -155,6 +156,8 @@ def _of_conda(line: str) -> str:
 
 def _of_deployment(text: str, name: str) -> Requirements:
     """Return the versions that a file installs, and that of vLLM's image."""
+    from ..deployments.reader import Pin, read
+
     named = (pin for pin in read(text, name) if isinstance(pin, Pin) and pin.specifier)
     found = {(pin.line, f"vllm{pin.specifier}") for pin in named}
     for number, line in enumerate(text.splitlines(), 1):

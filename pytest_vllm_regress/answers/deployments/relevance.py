@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -16,8 +16,10 @@ from ...cases.model import Case
 from ...cases.needs import TestNeeds, needs_of
 from ...environments.installed import VLLM
 from ...util.versions import version_of
-from .configuration import Deployment
-from .reader import UNSET
+from .findings import UNSET
+
+if TYPE_CHECKING:
+    from .configuration import Deployment
 
 _DEFAULT_SIZES = {
     "tensor_parallel_size": 1,
