@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,13 +36,12 @@ def kinds_caught(handler: ast.ExceptHandler) -> frozenset[str]:
 
 def kinds_suppressed(node: ast.With | ast.AsyncWith) -> frozenset[str]:
     """Return the kinds of failures that ``with suppress(ImportError)`` handles."""
-    calls = (item.context_expr for item in node.items)
-    types = (
-        call.args
-        for call in calls
-        if isinstance(call, ast.Call) and last_name(call.func) == "suppress"
-    )
-    return _caught(itertools.chain(*types))
+    types: list[ast.expr] = []
+    for item in node.items:
+        match item.context_expr:
+            case ast.Call(function, arguments) if last_name(function) == "suppress":
+                types += arguments
+    return _caught(types)
 
 
 def _caught(types: Iterable[ast.expr]) -> frozenset[str]:
@@ -120,10 +118,11 @@ def leaves_names_undefined(node: Try, names: tuple[Counter[str], Counter[str]]) 
 def imported_names(body: Sequence[ast.stmt]) -> frozenset[str]:
     """Return the names that the imports of a block bind."""
     imports = (entry for entry in body if isinstance(entry, (ast.Import, ast.ImportFrom)))
-    return frozenset(_bound(alias) for statement in imports for alias in statement.names)
+    return frozenset(bound_by(alias) for statement in imports for alias in statement.names)
 
 
-def _bound(alias: ast.alias) -> str:
+def bound_by(alias: ast.alias) -> str:
+    """Return the name that a part of an import binds."""
     return alias.asname or alias.name.partition(".")[0]
 
 
@@ -133,7 +132,7 @@ def names_of(nodes: Iterable[ast.AST]) -> tuple[Counter[str], Counter[str]]:
     for node in nodes:
         match node:
             case ast.alias():
-                bound[_bound(node)] += 1
+                bound[bound_by(node)] += 1
             case ast.Name(name, ast.Load()):
                 loaded[name] += 1
             case (
@@ -172,7 +171,6 @@ def may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:
         case ast.Pass():
             return True
     # Only an import raises ImportError, but what is called may have one.
-    is_simple = isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return))
-    calls = (part for part in walk(node) if isinstance(part, ast.Call)) if is_simple else ()
-    only_says = is_simple and all(_says(call) for call in calls)
-    return bool(caught) and caught <= OF_IMPORT and only_says
+    is_simple = isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign | ast.Return)
+    only_import = is_simple and bool(caught) and caught <= OF_IMPORT
+    return only_import and all(_says(p) for p in walk(node) if isinstance(p, ast.Call))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..api_history.definitions import children, last_name, text_of, walk
 from .guards import ASKS_FOR_MODULE, VersionTests
 from .own_modules import OwnModule, Replaced, named_in
-from .scope import Keys, Scope, keys_of
+from .scope import Keys, Scope, key_of, keys_of
 from .strings import NEAR, StringReader, Surroundings
 from .use import Use, UsedCall
 
@@ -104,8 +104,7 @@ class ExpressionReader:
                     true, false = self._tests.outcome(test, where.names)
                     todo.append((test, where))
                     where = replace(where, probed=where.probed | self._tests.probed(test))
-                    todo.append((body, where.only_for(true)))
-                    todo.append((other, where.only_for(false)))
+                    todo += (body, where.only_for(true)), (other, where.only_for(false))
                 case ast.BoolOp(kind, values):
                     rest = where
                     for value in values:
@@ -119,14 +118,14 @@ class ExpressionReader:
                 case ast.Name() | ast.Constant():
                     pass
                 case _:
-                    todo.extend([(child, where) for child in children(node)])
+                    todo += [(child, where) for child in children(node)]
 
     def _note_attribute(self, node: ast.Attribute, scope: Scope) -> None:
         """Note an attribute that the code takes of another object, or a private one of its own: what
         overrides a method of that name may be called by the project itself."""
         name = node.attr
         self._own.mention(f".{name}", node.lineno, scope.live)
-        is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        is_own = key_of(node.value) == "."
         passes_on = getattr(scope.around, "name", "") == name
         if not (passes_on or _is_of_super(node) or (is_own and not name.startswith("_"))):
             self._own.called.add(name)

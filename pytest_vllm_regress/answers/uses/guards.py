@@ -155,11 +155,10 @@ class VersionTests:
         single = _inlined(values[0], node) if len(values) == 1 and parameters else None
         if single and may_fail:  # a handler returns False
             single = ast.BoolOp(ast.And(), [single, ast.Constant(...)])
-        asks = _TELLS.match(node.name) is not None
-        probed = (n for part in (walk(node) if asks else ()) for n in _asked_by(part))
+        probes = filter(_is_probe, walk(node)) if _TELLS.match(node.name) else ()
         kept = KeptTest(
             outcome,
-            probed=frozenset(probed),
+            probed=frozenset[str]().union(*map(probed_names, probes)),
             returns=(single, parameters, names) if single else None,
         )
         if outcome or kept.probed or single:
@@ -437,10 +436,11 @@ class VersionTests:
         self, compare: Callable[[Version, Version], bool], bound: Version, length: int = 0
     ) -> Branches:
         """Compare each release, or only the first ``length`` parts of its number."""
-        if length:
-            cut = {v: Version(".".join(map(str, v.release[:length]))) for v in self._versions}
-            return self._where(lambda version: compare(cut[version], bound))
-        return self._where(lambda version: compare(version, bound))
+        return self._where(
+            lambda v: compare(
+                Version(".".join(map(str, v.release[:length]))) if length else v, bound
+            )
+        )
 
     def _where(self, holds: Callable[[Version], bool]) -> Branches:
         true = frozenset(n for n, version in enumerate(self._versions) if holds(version))
@@ -533,11 +533,7 @@ def _is_probe(node: ast.AST) -> bool:
     return False
 
 
-def _asked_by(node: ast.AST) -> frozenset[str]:
-    return probed_names(node) if isinstance(node, ast.expr) and _is_probe(node) else frozenset()
-
-
-def probed_names(test: ast.expr) -> frozenset[str]:
+def probed_names(test: ast.AST) -> frozenset[str]:
     """Return the names for which a test asks: by ``hasattr``, ``in``, or ``find_spec``."""
     asked: list[ast.expr] = []
     for node in walk(test):

@@ -24,6 +24,7 @@ from .blocks import (
     Function,
     Try,
     always_raises,
+    bound_by,
     constants_in,
     imported_names,
     kinds_caught,
@@ -288,11 +289,10 @@ class PythonReader:
         for alias in node.names:
             if isinstance(node, ast.Import):
                 module = path = alias.name
-                name = alias.asname or module.partition(".")[0]
             else:
                 module = "" if node.level else node.module or ""
                 path = f"{module}.{alias.name}" if alias.name != "*" else module
-                name = alias.asname or alias.name
+            name = bound_by(alias)
             if module.partition(".")[0] != "vllm":
                 scope.names.pop(name, None)
                 if isinstance(node, ast.ImportFrom):

@@ -63,11 +63,11 @@ def resolve(node: ast.expr | None, names: Names) -> Paths:
         case ast.Call(ast.Name("super")):
             return names.get("super()", ())
         case ast.Name(name):
-            return tuple(path for path in names.get(name, ()) if not path.startswith("@"))
+            return _paths(name, names)
         case ast.Await(value):
             return resolve(value, names)
         case ast.Attribute(ast.Name("self"), name) if f".{name}" in names:
-            return tuple(path for path in names[f".{name}"] if not path.startswith("@"))
+            return _paths(f".{name}", names)
         case ast.Attribute(owner, name):
             step = f".{name}"
         case ast.Call(owner):
@@ -75,6 +75,10 @@ def resolve(node: ast.expr | None, names: Names) -> Paths:
         case _:
             return ()
     return tuple(f"{path}{step}" for path in resolve(owner, names) if len(path) < MAX_PATH)
+
+
+def _paths(name: str, names: Names) -> Paths:
+    return tuple(path for path in names.get(name, ()) if path[:1] != "@")
 
 
 def is_version(node: ast.expr | None, names: Names) -> bool:
@@ -262,7 +266,7 @@ class Scope:
                 return self.annotated(inner)
             case ast.BinOp(left, _, ast.Constant()):
                 return self.annotated(left)
-        named = tuple(p for p in self.names.get(text_of(annotation), ()) if p[:1] != "@")
+        named = _paths(text_of(annotation), self.names)
         return tuple(f"{path}()" for path in named or self.resolve(annotation))
 
     def bind(self, name: str, paths: Paths) -> None:
