@@ -15,35 +15,31 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ...util.versions import specifiers_of, version_of
-from ..api_history.definitions import inner_statements, last_name, text_of, walk
+from ..api_history.definitions import last_name, text_of, walk
+from .blocks import Function
+from .scope import (
+    VERSION_PARTS,
+    Names,
+    Paths,
+    Releases,
+    is_version,
+    key_of,
+    part_of_version,
+    resolve,
+)
 
-Releases = frozenset[int]
 Branches = tuple[Releases, Releases]
 """The releases for which a test may be true, and those for which it may be false."""
-Paths = tuple[str, ...]
-"""Paths of which the first that exists in a release is meant."""
-Names = dict[str, Paths]
-"""What local names mean. In methods "." is what their instance is, and ".x" its attribute ``x``."""
-MAX_PATH = 300
 MAX_CALLS = 4
 """Most calls that are followed from a test of the release through the project's functions."""
 MAX_TABLE = 200
 """Most entries of a table whose keys are releases."""
 MAX_INLINED = 40
 """Most nodes of an expression in which a function's own names are replaced."""
-VERSION = "@version"
-"""What a name is bound to that holds the version of vLLM."""
-PART = "@part "
-"""What a name is bound to, with a number from 0 on, that holds one number of the version."""
 ASKS_FOR_MODULE = re.compile(
     r"(?i)_*(?:find_spec$|(?:has|is|can|check|try|safe|optional|maybe|lazy|soft)\w*_\w*(?:module|package|import|avail|exist|install))"
 )
 """Names of functions that check whether a module exists."""
-DISTRIBUTION = "@distribution"
-"""What a name is bound to that holds the name of the package, "vllm"."""
-VERSION_OF = "@version of"
-"""What the name of a function is bound to that returns the version of a package."""
-_READS_VERSION = re.compile(r"(?i)version|distribution")
 _OPERATORS = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _MIRRORED = str.maketrans("<>", "><")
@@ -57,16 +53,13 @@ _VERSION_RANGE = re.compile(
     r"(?i)_*(?:requires?|check|supported|for|if|only)?_*versions?(?:_*(?:range|is|in|between|spec|check|guard))?"
 )
 """Names of functions that are given a range of versions, and name no package."""
-_VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_*)?ver(?:sion)?")
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _ENGINE_NAME = re.compile(r"(?i)vllm|engine")
 """Names of variables that hold "V0" or "V1" as the engine, rather than as a model or a protocol."""
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
-_VERSION_PARTS = ("base_version", "release", "public", "version")
 _SKIPS = ("skipif", "skipunless")
 """Decorators that leave tests out, in lower case."""
 _LISTS_PARAMETERS = ("signature", "getfullargspec", "fields")
-_WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "LooseVersion")
 
 
 @dataclass(frozen=True)
@@ -86,23 +79,6 @@ class KeptTest:
     versions: tuple[Version, ...] = ()
     allowed: SpecifierSet | None = None
     returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
-
-
-def key_of(node: ast.AST | None) -> str:
-    """Return the name under which the code stores a value: "x", "module.x", ".x" for an attribute of its
-    instance, "f()" for what a function returns; empty for others."""
-    match node:
-        case ast.Name("self" | "cls"):
-            return "."
-        case ast.Name(name):
-            return name
-        case ast.Attribute(owner, name):
-            key = key_of(owner)
-            return f"{key.rstrip('.')}.{name}" if key else ""
-        case ast.Call(function):
-            key = key_of(function)
-            return f"{key}()" if key else ""
-    return ""
 
 
 class VersionTests:
@@ -154,7 +130,7 @@ class VersionTests:
     def keep_function(
         self,
         name: str,
-        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        node: Function,
         returns: Iterable[tuple[ast.expr | None, Releases]],
         ends: Releases,
         names: Names,
@@ -179,11 +155,10 @@ class VersionTests:
         single = _inlined(values[0], node) if len(values) == 1 and parameters else None
         if single and may_fail:  # a handler returns False
             single = ast.BoolOp(ast.And(), [single, ast.Constant(...)])
-        asks = _TELLS.match(node.name) is not None
-        probed = (n for part in (walk(node) if asks else ()) for n in _asked_by(part))
+        probes = filter(_is_probe, walk(node)) if _TELLS.match(node.name) else ()
         kept = KeptTest(
             outcome,
-            probed=frozenset(probed),
+            probed=frozenset[str]().union(*map(probed_names, probes)),
             returns=(single, parameters, names) if single else None,
         )
         if outcome or kept.probed or single:
@@ -379,7 +354,7 @@ class VersionTests:
             (left, right, sign),
             (right, left, sign.translate(_MIRRORED)),
         ):
-            match _part(side, names), other:
+            match part_of_version(side, names), other:
                 case int(part), ast.Constant(int(number)) if operator:
                     return self._compared_part(_OPERATORS[operator], part, number)
             bound = self._bound(other) if operator and is_version(side, names) else None
@@ -397,7 +372,7 @@ class VersionTests:
         match node:
             case ast.Name() | ast.Attribute() if kept := self.kept.get(key_of(node)):
                 return kept.versions[0] if len(kept.versions) == 1 else None
-            case ast.Attribute(value, name) if name in _VERSION_PARTS:
+            case ast.Attribute(value, name) if name in VERSION_PARTS:
                 return self._bound(value)
             case ast.Call(_, [argument]):
                 return self._bound(argument)
@@ -461,112 +436,15 @@ class VersionTests:
         self, compare: Callable[[Version, Version], bool], bound: Version, length: int = 0
     ) -> Branches:
         """Compare each release, or only the first ``length`` parts of its number."""
-        if length:
-            cut = {v: Version(".".join(map(str, v.release[:length]))) for v in self._versions}
-            return self._where(lambda version: compare(cut[version], bound))
-        return self._where(lambda version: compare(version, bound))
+        return self._where(
+            lambda v: compare(
+                Version(".".join(map(str, v.release[:length]))) if length else v, bound
+            )
+        )
 
     def _where(self, holds: Callable[[Version], bool]) -> Branches:
         true = frozenset(n for n, version in enumerate(self._versions) if holds(version))
         return true, self.all - true
-
-
-def resolve(node: ast.expr | None, names: Names) -> Paths:
-    """Return the paths that an expression means; none if it is nothing of vLLM."""
-    match node:
-        case ast.Name("self"):
-            return names.get(".", ())
-        case ast.Call(ast.Name("super")):
-            return names.get("super()", ())
-        case ast.Name(name):
-            return tuple(path for path in names.get(name, ()) if not path.startswith("@"))
-        case ast.Await(value):
-            return resolve(value, names)
-        case ast.Attribute(ast.Name("self"), name) if f".{name}" in names:
-            return tuple(path for path in names[f".{name}"] if not path.startswith("@"))
-        case ast.Attribute(owner, name):
-            step = f".{name}"
-        case ast.Call(owner):
-            step = "()"
-        case _:
-            return ()
-    return tuple(f"{path}{step}" for path in resolve(owner, names) if len(path) < MAX_PATH)
-
-
-def is_version(node: ast.expr | None, names: Names) -> bool:
-    """Return whether an expression is the version of the installed vLLM."""
-    match node:
-        case ast.Name(name):
-            is_bound = not {VERSION, "vllm.__version__"}.isdisjoint(names.get(name, ()))
-            return is_bound or _VERSION_NAME.fullmatch(name) is not None
-        case ast.Attribute(ast.Name(owner), "__version__" | "__version_tuple__"):
-            return "vllm" in names.get(owner, (owner,))
-        case ast.Attribute(value, name):
-            is_bound = VERSION in names.get(key_of(node), ())
-            is_named = _VERSION_NAME.fullmatch(name) is not None
-            return is_bound or is_named or (name in _VERSION_PARTS and is_version(value, names))
-        case ast.Subscript(value, ast.Slice(None)) | ast.Call(ast.Attribute(value, "split")):
-            return is_version(value, names)
-        case ast.Tuple(parts):
-            numbers = [_part(part, names) for part in parts]
-            return bool(parts) and numbers == [*range(len(parts))]
-        case ast.Call(function, []) if _VERSION_NAME.fullmatch(last_name(function)):
-            return True
-        case ast.Call(ast.Name(function), []) if VERSION in names.get(f"{function}()", ()):
-            return True
-        case ast.Call(function, [first, *_]):
-            name = last_name(function)
-            returns_version = "version" in name or VERSION_OF in names.get(name, ())
-            of_vllm = returns_version and is_distribution(first, names)
-            return of_vllm or (name in _WRAPPERS and is_version(first, names))
-    return False
-
-
-def _part(node: ast.expr, names: Names) -> int | None:
-    """Return which number of vLLM's version an expression is; None if it is none."""
-    match node:
-        case ast.Name(name):
-            parts = [path for path in names.get(name, ()) if path.startswith(PART)]
-            return int(parts[0].removeprefix(PART)) if parts else None
-        case ast.Call(ast.Name("int"), [value]):
-            return _part(value, names)
-        case ast.Attribute(value, "major" | "minor" | "micro" as name) if is_version(value, names):
-            return ("major", "minor", "micro").index(name)
-        case ast.Subscript(value, ast.Constant(int(number))) if is_version(value, names):
-            return number if 0 <= number <= 2 else None
-    return None
-
-
-def is_distribution(node: ast.expr | None, names: Names) -> bool:
-    """Return whether an expression is the name of the package: "vllm"."""
-    name = node.id if isinstance(node, ast.Name) else ""
-    return text_of(node) == "vllm" or DISTRIBUTION in names.get(name, ())
-
-
-def returned(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
-    """Return what a function may return, without ``None`` and what functions inside of it return."""
-    values, todo = [], list[ast.AST](function.body)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Return) and node.value is not None:
-            values.append(node.value)
-        elif isinstance(node, ast.stmt) and not isinstance(
-            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        ):
-            todo += inner_statements(node)
-    return [value for value in values if not (isinstance(value, ast.Constant) and not value.value)]
-
-
-def returns_version_of_argument(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a function returns the version of the package that its argument names."""
-    parameters = {argument.arg for argument in function.args.args}
-    return any(
-        isinstance(node, ast.Call)
-        and _READS_VERSION.search(last_name(node.func)) is not None
-        and any(isinstance(a, ast.Name) and a.id in parameters for a in node.args[:1])
-        for value in returned(function)
-        for node in walk(value)
-    )
 
 
 _TELLS = re.compile(
@@ -655,11 +533,7 @@ def _is_probe(node: ast.AST) -> bool:
     return False
 
 
-def _asked_by(node: ast.AST) -> frozenset[str]:
-    return probed_names(node) if isinstance(node, ast.expr) and _is_probe(node) else frozenset()
-
-
-def probed_names(test: ast.expr) -> frozenset[str]:
+def probed_names(test: ast.AST) -> frozenset[str]:
     """Return the names for which a test asks: by ``hasattr``, ``in``, or ``find_spec``."""
     asked: list[ast.expr] = []
     for node in walk(test):

@@ -7,11 +7,12 @@ import ast
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from ..api_history.definitions import absolute, module_name
-from .guards import Releases
+from .blocks import Function
+from .scope import Releases
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
 _MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
@@ -54,7 +55,7 @@ class ChosenFunction:
     """A function of a module, and for which releases the module mentions it outside of the
     function."""
 
-    def __init__(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def __init__(self, node: Function) -> None:
         self._first, self._last = node.lineno, node.end_lineno or node.lineno
         self.live: Releases = frozenset()
         self.is_mentioned = False
@@ -66,6 +67,39 @@ class ChosenFunction:
 
     def __contains__(self, line: int) -> bool:
         return self._first <= line <= self._last
+
+
+@dataclass
+class OwnModule:
+    """What a module of the project says about the project.
+
+    ``functions``: by name, methods with a dot in front. ``imports``: of other modules than vLLM's.
+    ``called``: attributes that the code takes from other objects than its own instance.
+    ``passing``: functions that take any keywords, and classes that inherit from vLLM's.
+    """
+
+    functions: dict[str, ChosenFunction] = field(default_factory=dict)
+    imports: list[Import] = field(default_factory=list)
+    replaced: list[Replaced] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)
+    passing: set[str] = field(default_factory=set)
+
+    def define(self, tree: ast.Module) -> None:
+        """Note the functions at the top, and the private methods of the classes there."""
+        self.functions = {
+            node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)
+        }
+        self.functions |= {
+            f".{method.name}": ChosenFunction(method)
+            for node in tree.body
+            if isinstance(node, ast.ClassDef)
+            for method in node.body
+            if isinstance(method, Function) and re.match("_(?!_)", method.name)
+        }
+
+    def mention(self, name: str, line: int, live: Releases) -> None:
+        if function := self.functions.get(name):
+            function.mention(line, live)
 
 
 def imports_of(node: ast.Import | ast.ImportFrom, file: str, live: Releases) -> Iterator[Import]:

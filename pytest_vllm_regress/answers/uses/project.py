@@ -27,7 +27,7 @@ from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import History, intervals
 from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
 from .check import UseChecker
-from .guards import Branches, Releases, VersionTests
+from .guards import Branches, VersionTests
 from .own_modules import (
     ChosenFunction,
     Import,
@@ -38,6 +38,7 @@ from .own_modules import (
     named_for,
 )
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
+from .scope import Releases
 from .strings import StringReader
 from .use import HEADLINE, TESTS, Declared, Place, Project, Use, part_of
 
@@ -414,15 +415,16 @@ class ProjectReader:
         if name.endswith(".py"):
             reader, uses = self._module(text, name)
             yield from uses
-            self._imports[name], self._functions[name] = reader.imports, reader.functions
+            own = reader.own
+            self._imports[name], self._functions[name] = own.imports, own.functions
             self._programs += [name] * is_program(text)
-            self._passing |= reader.passing
-            for replaced in reader.replaced:
+            self._passing |= own.passing
+            for replaced in own.replaced:
                 same_name = self._replaced[replaced.path.rpartition(".")[2]]
                 if len(same_name) < MAX_REPLACED:
                     same_name.append(replaced)
             if part_of(name) != TESTS:
-                self._called |= reader.called
+                self._called |= own.called
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
