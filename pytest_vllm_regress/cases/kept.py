@@ -13,6 +13,7 @@ import msgspec
 
 from .._version import __version__
 from ..errors import UsageError
+from ..util.codec import built
 from ..util.files import read_bounded, write_atomically
 from ..util.paths import writable_root
 from .model import Case
@@ -55,7 +56,7 @@ def load_kept(
         return load()
     with contextlib.suppress(UsageError, msgspec.DecodeError):  # also what another version wrote
         kept = msgspec.msgpack.decode(
-            read_bounded(path, MAX_BYTES), type=_Kept, dec_hook=lambda kind, text: kind(text)
+            read_bounded(path, MAX_BYTES), type=built(_Kept), dec_hook=lambda kind, text: kind(text)
         )
         if kept.source == source:
             return kept.loaded

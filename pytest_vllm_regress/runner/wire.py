@@ -28,7 +28,7 @@ from ..environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..util import codec
-from ..util.codec import Document, Meta
+from ..util.codec import Document, Meta, built
 from ..util.documents import parse_json
 from ..util.files import files_below, peek, read_bounded
 from .batch import Batch, BatchState, Needs, RunOptions
@@ -235,7 +235,7 @@ class ReplyHead(msgspec.Struct):
 
 def head_of(reply: str | bytes) -> ReplyHead:
     """Return the head of an encoded reply."""
-    return msgspec.json.decode(reply, type=ReplyHead)
+    return msgspec.json.decode(reply, type=built(ReplyHead))
 
 
 def machine_facts(node: str = "") -> dict[str, str]:

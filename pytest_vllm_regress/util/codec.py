@@ -15,6 +15,7 @@ import inspect
 import itertools
 import json
 import textwrap
+import threading
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -34,6 +35,8 @@ from .validation import problems
 T = TypeVar("T")
 _TEXTS = (Version, SpecifierSet, PurePath)
 """Types that are stored as a string and made from one."""
+_building = threading.Lock()
+_built: set[type] = set()
 
 
 class Document(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -57,9 +60,22 @@ def replace(value: D, **changes: Any) -> D:
 def variant(value: D, document: object) -> D | None:
     """Return the document of the same type with other content; None if it is not allowed."""
     try:
-        return msgspec.convert(document, type(value), dec_hook=_decode_other)
+        return msgspec.convert(document, built(type(value)), dec_hook=_decode_other)
     except msgspec.ValidationError:
         return None
+
+
+def built(kind: type[T]) -> type[T]:
+    """Return ``kind`` after msgspec has built what it needs for decoding it.
+
+    msgspec builds that at the first use and ends the process with a segmentation fault if another
+    thread needs a part of it meanwhile (0.22.0). Every type that is decoded comes through here.
+    """
+    if kind not in _built:
+        with _building:
+            msgspec.json.Decoder(kind)
+            _built.add(kind)
+    return kind
 
 
 def decode(
@@ -70,7 +86,7 @@ def decode(
     Raises ``error`` with a line for each problem; ``origin`` (a path, say) stands before each.
     """
     try:
-        return msgspec.convert(document, kind, dec_hook=_decode_other)
+        return msgspec.convert(document, built(kind), dec_hook=_decode_other)
     except (msgspec.ValidationError, UnicodeError) as first:  # a lone surrogate in a key, say
         # msgspec stops at the first problem; the schema names all of them, with what is allowed.
         lines = problems(document, json_schema(kind)) or [str(first)]

@@ -16,6 +16,7 @@ import msgspec
 from packaging.version import Version
 
 from ...errors import UsageError
+from ...util.codec import built
 from ...util.paths import DATA
 from ...util.versions import version_of
 
@@ -134,7 +135,7 @@ class FixIndex(msgspec.Struct):
     @classmethod
     def load(cls, path: Path = FILE) -> FixIndex:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-            stored = msgspec.json.decode(archive.read(MEMBER), type=_Stored)
+            stored = msgspec.json.decode(archive.read(MEMBER), type=built(_Stored))
         own = stored.until, stored.until_date, stored.releases, stored.dates
         return cls(*own, stored.fixes.fixes(), stored.differences.fixes())
 

@@ -170,7 +170,7 @@ def read_results(
     started: dict[str, None] = {}
     for line in record.splitlines():
         try:
-            event = msgspec.json.decode(line, type=UpstreamEvent)
+            event = msgspec.json.decode(line, type=codec.built(UpstreamEvent))
         except msgspec.DecodeError:
             raise UsageError(
                 f"the record of upstream's tests has a line that is no event: {line[:100]!r}"
@@ -468,7 +468,7 @@ def drop_unfinished(record: Path) -> None:
     would have ended."""
     drop_torn_line(record)
     lines = record.read_bytes().splitlines(keepends=True)
-    events = [msgspec.json.decode(line, type=UpstreamEvent) for line in lines]
+    events = [msgspec.json.decode(line, type=codec.built(UpstreamEvent)) for line in lines]
     ended = {event.test for event in events if event.event == "end"}
     kept = (
         line

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -90,3 +93,24 @@ def test_all_problems_are_named(tmp_path: Path) -> None:
 def test_a_saved_file_is_loaded_again(tmp_path: Path) -> None:
     codec.save(tmp_path / "sample.json", VALUE)
     assert codec.load(Sample, tmp_path / "sample.json", 1000, what="a sample") == VALUE
+
+
+def test_threads_may_need_a_new_type_at_the_same_time() -> None:
+    threads, interval = 4, sys.getswitchinterval()
+    start = threading.Barrier(threads)
+
+    def decoded(kind: type, document: object) -> object:
+        start.wait()
+        return codec.decode(kind, document, "x.json")
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(200):
+                fields = [(f"f{n}", int, 0) for n in range(40)]
+                inner = dataclasses.make_dataclass("inner", fields)
+                outer = dataclasses.make_dataclass("outer", [("inner", inner), *fields])
+                found = pool.map(decoded, [outer] * threads, [{"inner": {"f1": 1}}] * threads)
+                assert list(found) == [outer(inner(f1=1))] * threads
+    finally:
+        sys.setswitchinterval(interval)
