@@ -16,6 +16,7 @@ from .shell import (
     is_image,
     is_own_image,
     is_telling,
+    model_of_variables,
     names_model,
     of_image,
     of_script,
@@ -87,7 +88,6 @@ _USUAL = re.compile(
 """Options that say enough where vLLM is named, too."""
 
 
-_MODEL_VARIABLE = re.compile(r"(?:VLLM_|LLM_)?MODEL(?:_?(?:NAME|ID|PATH))?\d?")
 _SERVER_VARIABLE = re.compile(
     r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
 )
@@ -586,8 +586,7 @@ def _of_variables(
     """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
     others without arguments, which may be built here, or be Ray's."""
     # What is built here has its own names of variables.
-    model = _model_variable(scope) if "build" not in node else ""
-    is_configured = bool(_model_variable(scope))
+    settings = model_of_variables(scope.variables)
     if "build" in node and not _is_of_server(node):
         if _is_built_server(node):
             yield from (replace(server, complete=False) for server in started)
@@ -597,11 +596,11 @@ def _of_variables(
     is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
     for server in started:
         if (
-            is_configured
+            settings
             or is_plain
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
-            yield replace(server, settings={"model": model} if model else {})
+            yield replace(server, settings=settings if "build" not in node else {})
 
 
 def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
@@ -619,11 +618,6 @@ def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
                     is_certain=False,
                     complete=False,
                 )
-
-
-def _model_variable(scope: _Scope) -> str:
-    named = (text for name, text in scope.variables.items() if _MODEL_VARIABLE.fullmatch(name))
-    return next(filter(None, named), "")
 
 
 def _is_of_server(node: Mapping[Any, Any]) -> bool:
