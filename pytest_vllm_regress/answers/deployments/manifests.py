@@ -6,13 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
+from textwrap import dedent
 from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
 from .programs import of_python
 from .shell import (
+    is_called_vllm,
     is_image,
     is_own_image,
     is_telling,
@@ -21,8 +23,10 @@ from .shell import (
     of_image,
     of_script,
     servers,
+    starts_elsewhere,
 )
 from .shell_words import expanded, split
+from .units import OF_OTHER_UNITS, is_unit, of_unit
 from .unread import names
 
 MAX_BLOCK = 400
@@ -45,7 +49,9 @@ _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
 _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
-_MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
+_MORE_WORDS = re.compile(
+    r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)|docker_?start_?cmd"
+)
 _SEVERAL_WORDS = re.compile(r"--[\w-]+ +[^\s='\"{}][^='\"{}]*")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
 _LABELS = ("name", "container_name")
@@ -54,14 +60,18 @@ _IMAGES = ("image", "imageName", "image_name", "containerImage", "container_imag
 _TAGS = ("tag", "imageTag", "image_tag")
 _OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
 _PATCHES = re.compile(r"(?i)patch|overlay|override")
+_WRITTEN = re.compile(
+    r"(?i)vllm[^/]*\.(?:service|container)(?:\.j2)?$|(?=.*vllm).*compose[^/]*\.ya?ml(?:\.j2)?$"
+)
+_REQUIREMENT = re.compile(r"vllm\b(?![-/])")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
 """Keys of texts for people."""
 _MODEL_KEY = re.compile(
-    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo|source)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
+    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo|source|ref|reference)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
 )
-_MODEL_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+|/[\w./-]+)/?")
+_MODEL_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+|/[\w./-]+)(?:@[\w.-]+|/)?")
 _CHART = {
     "enableLoRA": "enable_lora",
     "enableTool": "enable_auto_tool_choice",
@@ -91,6 +101,8 @@ _USUAL = re.compile(
 _SERVER_VARIABLE = re.compile(
     r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
 )
+_ARGUMENTS = re.compile(r"(?i)(?:extra|engine|server|serve|runtime)?_?(?:args|flags)")
+"""Keys of options as a mapping, if something else says that the engine is vLLM."""
 _ENGINE_ARGUMENTS = re.compile(
     r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments|config"
 )
@@ -143,15 +155,74 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
         text = text.replace("$$", "$")
     lines = text.splitlines()
     found: list[tuple[Any, ServerCommand]] = []
-    for document, problem in _documents(text):
+    documents = list(_documents(text))
+    models = dict(_named_models(document for document, _ in documents))
+    for document, problem in documents:
         if problem:
             yield Unreadable(problem)
         # The blocks of a broken document may overlap.
         for server in dict.fromkeys(_of_document(document)):
             words = tuple(_located(server.words, lines))
             complete = server.complete and not problem
-            found.append((document, replace(server, words=words, complete=complete)))
-    yield from _with_runtimes(found)
+            settings = {**_model_elsewhere(document, models), **server.settings}
+            server = replace(server, words=words, complete=complete, settings=settings)
+            found.append((document, server))
+    elsewhere = (server for document, _ in documents for server in _started_elsewhere(document))
+    yield from _with_runtimes(found) if found else islice(elsewhere, 1)
+
+
+def _named_models(documents: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the names of an operator's resources for models, and the models."""
+    for document in documents:
+        if isinstance(document, dict) and document.get("kind") == "Model":
+            metadata, spec = document.get("metadata"), document.get("spec")
+            if isinstance(metadata, dict) and isinstance(spec, dict):
+                yield str(metadata.get("name")), _model({"model": spec.get("source"), **spec})
+
+
+def _model_elsewhere(document: Any, models: Mapping[str, str]) -> dict[str, Any]:
+    """Return the model to whose resource a document refers, as a setting."""
+    spec = document.get("spec") if isinstance(document, dict) else None
+    reference = spec.get("modelRef") if isinstance(spec, dict) else None
+    name = reference.get("name") if isinstance(reference, dict) else reference
+    model = models.get(str(name))
+    return {"model": model} if model else {}
+
+
+def _started_elsewhere(document: Any) -> Iterator[ServerCommand]:
+    """Yield servers of which a document has neither command nor options: those of units and compose
+    files that a task makes of a template, and of Ray's applications."""
+    nodes = [*_mappings(document)]
+    for text in _scalars(document):
+        if "import_path" in text and re.search(r"\s", text):
+            nodes += (node for part, _ in _documents(str(text)) for node in _mappings(part))
+    for node in nodes:
+        if _is_written(node) or _is_application(node):
+            runtime = node.get("runtime_env")
+            variables = _variables(runtime.get("env_vars")) if isinstance(runtime, dict) else {}
+            yield ServerCommand(
+                (),
+                next((key.line for key in node if isinstance(key, Word)), 1),
+                variables,
+                settings=model_of_variables(variables),
+                is_certain=False,
+                complete=False,
+            )
+
+
+def _is_written(node: Mapping[Any, Any]) -> bool:
+    """Return whether a task writes a unit or a compose file that is called after vLLM."""
+    paths = [str(node.get("src", "")), str(node.get("dest", ""))]
+    written = " ".join(path for path in paths if _WRITTEN.search(path))
+    return all(paths) and bool(written) and not OF_OTHER_UNITS.search(written)
+
+
+def _is_application(node: Mapping[Any, Any]) -> bool:
+    """Return whether an application of Ray Serve is called after vLLM or installs it."""
+    if "import_path" not in node:
+        return False
+    installed = _scalars(node.get("runtime_env"))
+    return "vllm" in str(node["import_path"]) or any(map(_REQUIREMENT.match, installed))
 
 
 def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
@@ -421,8 +492,8 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             waiting += reversed([(item, scope) for item in items])
         elif (
             isinstance(node, Word)
-            and re.search(r"vllm|/args|engine_kwargs", node)
-            and re.search(r"\s", node)
+            and re.search(r"(?i)vllm|/args|engine_kwargs", node)
+            and (re.search(r"\s", node) or node.endswith(".sh"))
         ):
             yield from _of_text(node, scope)
 
@@ -471,7 +542,10 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
                     # More is in what a patch changes.
                     yield replace(server, complete=server.complete and not scope.is_patch)
             return
-    yield from of_script(text, text.line, scope.variables)
+    if is_unit(text):
+        yield from of_unit("\n" * text.line + dedent(text))
+    else:
+        yield from of_script(text, text.line, scope.variables)
 
 
 def words_run(words: Sequence[Word]) -> bool:
@@ -539,7 +613,8 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         return
     nested = node.get("image")
     holder = {**nested, **node} if isinstance(nested, dict) else node  # vLLM's own chart
-    words = [word for key in _WORDS for word in _words(holder.get(key), key)]
+    keys = ("script", *_WORDS) if "args" in node else _WORDS  # of pm2
+    words = [word for key in keys for word in _words(holder.get(key), key)]
     words = [part for word in words for part in expanded(word, _known(scope))]
     # In the values of a chart more may be elsewhere.
     has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
@@ -548,7 +623,7 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     if has_image and not words:  # RunPod's dockerArgs
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
     if has_image or words:
-        started = list(of_image(image, words, scope.variables))
+        started = list(of_image(image, words, scope.variables, label=label))
     if "build" in node and any(server.is_certain for server in started):
         # What the image adds to a program without arguments is not known.
         started = [replace(s, complete=s.complete and bool(s.words)) for s in started]
@@ -569,6 +644,9 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         # In the values of a chart keys beside the arguments are options, too.
         is_chart = isinstance(node.get("image"), dict) and image and not words_run(words)
         settings = _options_of_keys(node) if is_chart else {}
+        if is_chart and (model := _model(node)) and not names_model(words):
+            settings["model"] = model
+        settings |= _engine_arguments(node) or {}
         started = [
             replace(
                 server,
@@ -598,6 +676,8 @@ def _of_variables(
         if (
             settings
             or is_plain
+            or _is_called_vllm({**node, "name": node.get("name", scope.service)}, image)
+            or any(starts_elsewhere(_words(node.get(key)), False) for key in _WORDS)
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
             yield replace(server, settings=settings if "build" not in node else {})
@@ -647,7 +727,7 @@ def _of_chart(
         for key, value in config.items()
         if key != "extraArgs"
     }
-    words = _words(config.get("extraArgs"))
+    words = [*_words(config.get("extraArgs")), *_words(node.get("extraArgs"))]
     complete = all(key in _CHART or _OF_KUBERNETES.fullmatch(str(key)) for key in chart)
     complete = complete and any(isinstance(key, Word) for key in node)  # else it was set by paths
     return ServerCommand(
@@ -742,6 +822,10 @@ def _engine_key(node: Mapping[Any, Any]) -> Any:
     own names; None if there is none."""
     for key, value in node.items():
         of_chart = key == "config" and isinstance(node.get("image"), dict)
+        if _ARGUMENTS.fullmatch(str(key)) and isinstance(value, dict):
+            if _says_vllm(node) or is_image(_image(node)):
+                return key
+            continue
         if not isinstance(value, dict) or not _ENGINE_ARGUMENTS.fullmatch(str(key)) or of_chart:
             continue
         telling, is_whole = _telling(value), key == "vllm"  # which may be anything of vLLM's
@@ -872,8 +956,8 @@ def _says_vllm(node: Mapping[Any, Any]) -> bool:
 
 def _is_called_vllm(node: Mapping[Any, Any], image: str) -> bool:
     """Return whether a container whose image is left to a template or variable is called vLLM."""
-    names = (str(node.get(key, "")).lower() for key in _LABELS)
-    return "$" in image and any(re.fullmatch(r"vllm(?:-server|-openai)?", name) for name in names)
+    is_open = "$" in image or "{{" in image
+    return is_open and any(is_called_vllm(str(node.get(key, ""))) for key in _LABELS)
 
 
 def _model(node: Any, depth: int = 3) -> str:

@@ -173,7 +173,7 @@ def read(text: str, name: str) -> Iterator[DeploymentFinding]:
             yield Pin(f"=={match[1]}", number)
         if name.endswith(".py"):
             continue  # ``programs`` finds what is no docstring
-        if re.search(r"install|\buvx? ", line) or is_python or _REQUIRED.match(line):
+        if re.search(r"install|\bpip\b|\buvx? ", line) or is_python or _REQUIRED.match(line):
             for specifier in _INSTALLED.findall(line):
                 yield Pin(specifier.replace(" ", ""), number)
 

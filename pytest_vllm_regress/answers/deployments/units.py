@@ -16,7 +16,7 @@ _SECTION = re.compile(r"(?m)^\[program:.*\n(?:(?!\[).*\n?)*")
 _UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S.*)")
 _UNIT_DESCRIPTION = re.compile(r"(?im)^Description[ \t]*=.*\bvllm\b.*$")
-_OF_OTHER_UNITS = re.compile(
+OF_OTHER_UNITS = re.compile(
     r"(?i)router|proxy|gateway|monitor|exporter|watch|health|bench|client|\bui\b|webui|download|updat|tunnel|backup|clean|setup|worker|ray"
 )
 """Descriptions and scripts of units beside a server."""
@@ -46,14 +46,14 @@ def of_unit(text: str) -> Iterator[ServerCommand]:
     started = list(of_script(script, variables=assigned))
     yield from started
     description = _UNIT_DESCRIPTION.search(text)
-    is_vllm = description is not None and not _OF_OTHER_UNITS.search(description[0])
+    is_vllm = description is not None and not OF_OTHER_UNITS.search(description[0])
     for match in _UNIT_COMMAND.finditer(text) if not started else ():
         line = text.count("\n", 0, match.start()) + 1
         words = split(text[match.end() :].partition("\n")[0], line)
         script = next((word for word in words if not RUNS_SCRIPT.fullmatch(word)), Word(""))
         is_script = is_vllm and script.endswith((".sh", ".py")) and match[0].startswith("ExecStart")
         if starts_elsewhere([script], is_vllm) or (
-            is_script and not _OF_OTHER_UNITS.search(script)
+            is_script and not OF_OTHER_UNITS.search(script)
         ):
             settings = model_of_variables(assigned)
             yield ServerCommand(
