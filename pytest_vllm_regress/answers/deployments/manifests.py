@@ -50,10 +50,11 @@ _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
 _MORE_WORDS = re.compile(
-    r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)|docker_?start_?cmd"
+    r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)|docker_?(?:start_?)?(?:cmd|command)"
 )
 _SEVERAL_WORDS = re.compile(r"--[\w-]+ +[^\s='\"{}][^='\"{}]*")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
+_SCRIPTS = {"commands", "script"}
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
 _IMAGES = ("image", "imageName", "image_name", "containerImage", "container_image", "image_id")
@@ -167,14 +168,38 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
             settings = {**_model_elsewhere(document, models), **server.settings}
             server = replace(server, words=words, complete=complete, settings=settings)
             found.append((document, server))
+    found = _with_scripts(found)
     elsewhere = (server for document, _ in documents for server in _started_elsewhere(document))
     yield from _with_runtimes(found) if found else islice(elsewhere, 1)
+
+
+def _with_scripts(
+    found: list[tuple[Any, ServerCommand]],
+) -> list[tuple[Any, ServerCommand]]:
+    """Return the servers. The only script in a ConfigMap is that of the only container whose script is
+    not in the command."""
+    scripts = [pair for pair in found if _kind(pair[0]) == "ConfigMap"]
+    bare = [
+        pair
+        for pair in found
+        if pair not in scripts and not (pair[1].is_certain or pair[1].words or pair[1].settings)
+    ]
+    if len(scripts) != 1 or len(bare) != 1:
+        return found
+    (document, container), server = bare[0], scripts[0][1]
+    variables = {**container.variables, **server.variables}
+    server = replace(server, image=container.image, label=container.label, variables=variables)
+    return [pair for pair in found if pair not in (*scripts, *bare)] + [(document, server)]
+
+
+def _kind(document: Any) -> Any:
+    return document.get("kind") if isinstance(document, dict) else ""
 
 
 def _named_models(documents: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Yield the names of an operator's resources for models, and the models."""
     for document in documents:
-        if isinstance(document, dict) and document.get("kind") == "Model":
+        if _kind(document) == "Model":
             metadata, spec = document.get("metadata"), document.get("spec")
             if isinstance(metadata, dict) and isinstance(spec, dict):
                 yield str(metadata.get("name")), _model({"model": spec.get("source"), **spec})
@@ -228,7 +253,7 @@ def _is_application(node: Mapping[Any, Any]) -> bool:
 def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
     """Yield the servers. KServe's runtime and the only service that uses it start one server, with
     the arguments of both."""
-    kinds = [document.get("kind") if isinstance(document, dict) else "" for document, _ in found]
+    kinds = [_kind(document) for document, _ in found]
     runtimes = [s for (_, s), kind in zip(found, kinds, strict=True) if kind in _RUNTIMES]
     services = [
         s
@@ -400,8 +425,7 @@ def _has_template(document: Any) -> bool:
 
 def _is_language_model(document: Any) -> bool:
     """Return whether a document is one of KServe's services for language models."""
-    kind = document.get("kind") if isinstance(document, dict) else None
-    return str(kind).startswith("LLMInferenceService")
+    return str(_kind(document)).startswith("LLMInferenceService")
 
 
 def _has_chart_image(document: Any) -> bool:
@@ -619,6 +643,7 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     # In the values of a chart more may be elsewhere.
     has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
     has_image = has_image or ("build" in node and bool(image))
+    has_image = has_image and not _SCRIPTS & node.keys()  # which replace the image's own command
     started: list[ServerCommand] = []
     if has_image and not words:  # RunPod's dockerArgs
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
@@ -986,7 +1011,7 @@ def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
     image = next((node[key] for key in _IMAGES if node.get(key)), None) or _base(node) or node
     if isinstance(image, Mapping):
-        name = image.get("repository") or (image.get("name") if "tag" in image else None)
+        name = image.get("repository") or image.get("url") or (image.get("name") if "tag" in image else None)
         parts = (name, image.get("tag"))
         text = ":".join(str(part) for part in parts if part is not None) if name else ""
         registry = image.get("registry")

@@ -75,7 +75,10 @@ _OF_SERVER = re.compile(
     rf"{_TELLING.pattern}|--(?:served-model-name|tensor-parallel-size)(?:=.*)?", re.DOTALL
 )
 _PROGRAM_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
-_ENGINES = ("docker", "podman", "nerdctl")
+_ENGINES = ("docker", "podman", "nerdctl", "podman-hpc", "udocker")
+_IMAGE_OPTION = re.compile(r"--(?:container-?)?image(?:-?name)?")
+_ARGUMENTS_OPTION = re.compile(r"--(?:container-)?args?")
+"""Options of clients of a cloud or cluster that start a container: ``gcloud``, ``runpodctl``, ``kubectl``."""
 _RUNS_CONTAINER = re.compile(r"(?:create|run|(?:container|service) create|\S+ run)(?= |\Z)")
 _ENGINE_VARIABLE = re.compile(r"(?i)\$\{?\w*(?:docker|podman|runtime|engine)\w*\}?")
 _IMAGE_RUNNERS = ("apptainer", "singularity")
@@ -553,6 +556,31 @@ def servers(
             for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
                 yield replace(server, complete=server.complete and bool(server.words))
             return
+    if not has_program and any(map(_IMAGE_OPTION.match, words)) and depth < MAX_NESTED:
+        yield from _of_client(_to_end(words), assigned, depth + 1)
+
+
+def _of_client(
+    words: Sequence[Word], variables: Mapping[str, str], depth: int
+) -> Iterator[ServerCommand]:
+    """Yield the server of a container whose image and arguments are options of a client, or whose
+    arguments are behind ``--``."""
+    image, arguments = Word(""), list[Word]()
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        value = value if equals else "".join(words[index + 1 : index + 2])
+        if _IMAGE_OPTION.fullmatch(option):
+            image = Word(value, word.line)
+        elif _ARGUMENTS_OPTION.fullmatch(option):
+            arguments += split(re.sub(",(?=-)", " ", value), word.line)
+            if not equals:  # to the end, or one text
+                arguments += words[index + 2 :]
+                break
+        elif word == "--":
+            arguments += words[index + 1 :]
+            break
+    if is_image(image) and arguments:
+        yield from of_image(image, arguments, variables, depth=depth)
 
 
 def _program_ends(words: Sequence[Word], index: int) -> int:

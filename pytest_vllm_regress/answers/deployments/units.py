@@ -13,7 +13,7 @@ from .shell_words import MAX_BLOCKS, split
 _UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[ \t]*=[ \t]*)")
 _UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
 _SECTION = re.compile(r"(?m)^\[program:.*\n(?:(?!\[).*\n?)*")
-_UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
+_UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s|%([A-Za-z])\b")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S.*)")
 _UNIT_DESCRIPTION = re.compile(r"(?im)^Description[ \t]*=.*\bvllm\b.*$")
 OF_OTHER_UNITS = re.compile(
@@ -36,7 +36,7 @@ def of_unit(text: str) -> Iterator[ServerCommand]:
         return
     if "[program:" in text:  # of supervisord, where lines that are indented go on
         text = re.sub(r"\n(?=[ \t]+[^\s;#])", " \\\\\n", text)
-    text = _UNIT_REFERENCE.sub(r"${\1}", text)
+    text = _UNIT_REFERENCE.sub(lambda match: f"${{{match[1] or match[2]}}}", text)
     image = _UNIT_IMAGE.search(text)
     start = f"docker run {image[1]} " if image else ""
     pairs = (re.split(r",(?=\w+=)", match[1]) for match in _UNIT_VARIABLE.finditer(text))
