@@ -25,7 +25,7 @@ from .shell import (
     servers,
     starts_elsewhere,
 )
-from .shell_words import expanded, split
+from .shell_words import expanded, split, without_blocks
 from .units import OF_OTHER_UNITS, is_unit, of_unit
 from .unread import names
 
@@ -62,7 +62,7 @@ _TAGS = ("tag", "imageTag", "image_tag")
 _OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
 _PATCHES = re.compile(r"(?i)patch|overlay|override")
 _WRITTEN = re.compile(
-    r"(?i)vllm[^/]*\.(?:service|container)(?:\.j2)?$|(?=.*vllm).*compose[^/]*\.ya?ml(?:\.j2)?$"
+    r"(?i)vllm[^/]*\.(?:service|container)(?:\.j2)?$|(?=.*vllm).*(?:compose|deployment)[^/]*\.ya?ml(?:\.j2)?$"
 )
 _REQUIREMENT = re.compile(r"vllm\b(?![-/])")
 _TEXTS = re.compile(
@@ -517,7 +517,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
         elif (
             isinstance(node, Word)
             and re.search(r"(?i)vllm|/args|engine_kwargs", node)
-            and (re.search(r"\s", node) or node.endswith(".sh"))
+            and re.search(r"\s|^\./", node)
         ):
             yield from _of_text(node, scope)
 
@@ -648,7 +648,7 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     if has_image and not words:  # RunPod's dockerArgs
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
     if has_image or words:
-        started = list(of_image(image, words, scope.variables, label=label))
+        started = list(of_image(image, words, scope.variables))
     if "build" in node and any(server.is_certain for server in started):
         # What the image adds to a program without arguments is not known.
         started = [replace(s, complete=s.complete and bool(s.words)) for s in started]
@@ -665,6 +665,8 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         return
     if not started:
         started = list(_of_values(node, scope, image, words)) or list(_of_more(node, scope))
+        if not started and has_image and _are_options_of_vllm(words):
+            started = list(of_image(image, words, scope.variables, label=label))
     else:
         # In the values of a chart keys beside the arguments are options, too.
         is_chart = isinstance(node.get("image"), dict) and image and not words_run(words)
@@ -1011,7 +1013,7 @@ def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
     image = next((node[key] for key in _IMAGES if node.get(key)), None) or _base(node) or node
     if isinstance(image, Mapping):
-        name = image.get("repository") or image.get("url") or (image.get("name") if "tag" in image else None)
+        name = image.get("repository") or (image is not node and image.get("url")) or (image.get("name") if "tag" in image else None)
         parts = (name, image.get("tag"))
         text = ":".join(str(part) for part in parts if part is not None) if name else ""
         registry = image.get("registry")
@@ -1066,7 +1068,7 @@ def _is_built_server(node: Mapping[Any, Any]) -> bool:
 
 def _words(value: Any, key: str = "command") -> list[Word]:
     if isinstance(value, Word):
-        return split(value, value.line, newlines_end=False)
+        return split(without_blocks(value), value.line, newlines_end=False)
     words: list[Word] = []
     for item in value if isinstance(value, list) else []:
         if isinstance(item, Word):

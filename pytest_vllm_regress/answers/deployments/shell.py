@@ -80,7 +80,9 @@ _IMAGE_OPTION = re.compile(r"--(?:container-?)?image(?:-?name)?")
 _ARGUMENTS_OPTION = re.compile(r"--(?:container-)?args?")
 """Options of clients of a cloud or cluster that start a container: ``gcloud``, ``runpodctl``, ``kubectl``."""
 _RUNS_CONTAINER = re.compile(r"(?:create|run|(?:container|service) create|\S+ run)(?= |\Z)")
-_ENGINE_VARIABLE = re.compile(r"(?i)\$\{?\w*(?:docker|podman|runtime|engine)\w*\}?")
+_ENGINE_VARIABLE = re.compile(
+    r"(?i)(?:\$\{?|\{\{ *)\w*(?:docker|podman|runtime|engine)\w*(?: *\}\}|\}?)"
+)
 _IMAGE_RUNNERS = ("apptainer", "singularity")
 _IMAGE_FILE = re.compile(r"(?:docker://)?(.*vllm[\w.:/-]*?)(?:_(v?\d[\w.]*?))?(?:\.sif)?")
 _MODEL = re.compile(r"[\w.-]+/[\w.-]+")
@@ -537,7 +539,7 @@ def servers(
         elif start := _program_ends(words, index):
             yield ServerCommand(_to_end(words[start:]), word.line, assigned, image)
             return
-        elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(word)) and (
+        elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(program)) and (
             match := _RUNS_CONTAINER.match(" ".join(words[index + 1 : index + 3]))
         ):
             if depth < MAX_NESTED:
