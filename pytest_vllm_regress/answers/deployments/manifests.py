@@ -665,7 +665,7 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         return
     if not started:
         started = list(_of_values(node, scope, image, words)) or list(_of_more(node, scope))
-        if not started and has_image and _are_options_of_vllm(words):
+        if not started and _is_called_vllm(node, image) and _are_options_of_vllm(words):
             started = list(of_image(image, words, scope.variables, label=label))
     else:
         # In the values of a chart keys beside the arguments are options, too.
