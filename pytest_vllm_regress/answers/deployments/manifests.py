@@ -692,6 +692,8 @@ def _of_variables(
     others without arguments, which may be built here, or be Ray's."""
     # What is built here has its own names of variables.
     settings = model_of_variables(scope.variables)
+    is_called = _is_called_vllm({**node, "name": node.get("name", scope.service)}, image)
+    is_bare = not any(node.get(key) for key in _WORDS)
     if "build" in node and not _is_of_server(node):
         if _is_built_server(node):
             yield from (replace(server, complete=False) for server in started)
@@ -703,7 +705,7 @@ def _of_variables(
         if (
             settings
             or is_plain
-            or _is_called_vllm({**node, "name": node.get("name", scope.service)}, image)
+            or (is_called and is_bare)
             or any(starts_elsewhere(_words(node.get(key)), False) for key in _WORDS)
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
@@ -1013,7 +1015,11 @@ def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
     image = next((node[key] for key in _IMAGES if node.get(key)), None) or _base(node) or node
     if isinstance(image, Mapping):
-        name = image.get("repository") or (image is not node and image.get("url")) or (image.get("name") if "tag" in image else None)
+        name = (
+            image.get("repository")
+            or (image is not node and image.get("url"))
+            or (image.get("name") if "tag" in image else None)
+        )
         parts = (name, image.get("tag"))
         text = ":".join(str(part) for part in parts if part is not None) if name else ""
         registry = image.get("registry")

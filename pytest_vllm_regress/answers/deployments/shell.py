@@ -604,7 +604,9 @@ def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterato
             has_model = any(re.match(r"--model(?:=|$)", option) for option in options)
             is_known = has_model and any(map(_OF_SERVER.fullmatch, options))
             if is_known or _is_run(words, index):
-                given = (part.split("=", 1) for part in words[:index] if _ASSIGNMENT.fullmatch(part))
+                given = (
+                    part.split("=", 1) for part in words[:index] if _ASSIGNMENT.fullmatch(part)
+                )
                 variables = {**variables, **{name: literal(value) for name, value in given}}
                 yield ServerCommand(
                     options if is_known else (),
@@ -716,7 +718,8 @@ def _holds_options(word: Word) -> bool:
     """Return whether a bare variable before the image holds more options of the engine."""
     return (
         re.fullmatch(
-            r"(?is)\$\{?\w*(?:arg|opt|flag|extra|mount|volume|env|gpu)\w*\}?|\$\{\w+:?\+ *-.*\}", word
+            r"(?is)\$\{?\w*(?:arg|opt|flag|extra|mount|volume|env|gpu)\w*\}?|\$\{\w+:?\+ *-.*\}",
+            word,
         )
         is not None
     )

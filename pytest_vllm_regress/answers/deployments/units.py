@@ -52,9 +52,7 @@ def of_unit(text: str) -> Iterator[ServerCommand]:
         words = split(text[match.end() :].partition("\n")[0], line)
         script = next((word for word in words if not RUNS_SCRIPT.fullmatch(word)), Word(""))
         is_script = is_vllm and script.endswith((".sh", ".py")) and match[0].startswith("ExecStart")
-        if starts_elsewhere([script], is_vllm) or (
-            is_script and not OF_OTHER_UNITS.search(script)
-        ):
+        if starts_elsewhere([script], is_vllm) or (is_script and not OF_OTHER_UNITS.search(script)):
             settings = model_of_variables(assigned)
             yield ServerCommand(
                 (), line, assigned, settings=settings, is_certain=False, complete=False
