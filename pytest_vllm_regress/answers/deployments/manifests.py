@@ -30,7 +30,7 @@ from .units import OF_OTHER_UNITS, is_unit, of_unit
 from .unread import names
 
 MAX_BLOCK = 400
-"""Lines of a YAML scalar that are searched for a word."""
+"""Lines of a YAML scalar that are searched for a word, and characters of a path."""
 MAX_REPAIRED = 20
 MAX_REPAIRED_TEXT = 100_000
 """Lines that are left out of YAML which cannot be parsed, and the size of a text that is parsed so
@@ -237,7 +237,7 @@ def _started_elsewhere(document: Any) -> Iterator[ServerCommand]:
 
 def _is_written(node: Mapping[Any, Any]) -> bool:
     """Return whether a task writes a unit or a compose file that is called after vLLM."""
-    paths = [str(node.get("src", "")), str(node.get("dest", ""))]
+    paths = [str(node.get(key, ""))[-MAX_BLOCK:] for key in ("src", "dest")]
     written = " ".join(path for path in paths if _WRITTEN.search(path))
     return all(paths) and bool(written) and not OF_OTHER_UNITS.search(written)
 

@@ -165,6 +165,23 @@ MAPPING = "spec: {engine: vllm, model: org/m, args: {enable-lora: true}}"
 RUNPOD = '{"imageName": "vllm/vllm-openai:v0.9.1", "dockerStartCmd": ["--model", "org/m", "--enable-lora"]}'
 PM2 = '{"apps": [{"name": "llm", "script": "vllm", "args": "serve org/m --enable-lora"}]}'
 CONTAINER = "[Container]\nImage={{ vllm_image }}\nExec=--model org/m --enable-lora"
+ECOSYSTEM = """
+module.exports = {apps: [  // vllm serve other
+  {name: 'llm', script: 'vllm', args: 'serve org/m --enable-lora', interpreter: 'none'},
+]};
+"""
+CONTAINER_IN_CODE = """
+new Container("vllm", {
+  image: registry.image("vllm/vllm-openai:v0.9.1"),
+  command: ["--model", "org/m", "--enable-lora"],
+});
+console.error("start: vllm serve other");
+"""
+PROPERTY_LIST = """
+<key>ProgramArguments</key>
+<array><string>/opt/vllm</string><string>serve</string><string>org/m</string>
+<string>--enable-lora</string></array>
+"""
 OPTION_IF_SET = (
     'docker run ${TOKEN:+-e "T=$TOKEN"} vllm/vllm-openai:v0.9.1 --model org/m --enable-lora'
 )
@@ -183,6 +200,11 @@ OPTION_IF_SET = (
         ("runpod.json", RUNPOD, "0.9.1"),
         ("pm2.json", PM2, ""),
         ("vllm.container.j2", CONTAINER, ""),
+        ("ecosystem.config.js", ECOSYSTEM, ""),
+        ("stack.ts", CONTAINER_IN_CODE, "0.9.1"),
+        ("main.rs", 'Command::new("vllm").args(["serve", "org/m", "--enable-lora"]);', ""),
+        ("a.plist", PROPERTY_LIST, ""),
+        ("a.toml", 'entrypoint = ["vllm", "serve", "org/m", "--enable-lora"]', ""),
         ("a.sh", OPTION_IF_SET, "0.9.1"),
         ("a.sh", "uvx vllm@0.9.1 serve org/m --enable-lora", "0.9.1"),
         ("a.sh", "uvx --from 'vllm==0.9.1' vllm serve org/m --enable-lora", "0.9.1"),
@@ -203,6 +225,12 @@ def test_other_places_of_the_command(tmp_path: Path, name: str, text: str, relea
 def test_an_option_that_a_variable_adds_is_open(tmp_path: Path) -> None:
     (place,) = read(tmp_path, "a.sh", 'vllm serve ${Q:+--quantization "$Q"} org/m')
     assert (dict(place.options), place.complete) == (MODEL | {"quantization": UNSET}, False)
+
+
+def test_what_is_between_the_words_in_source_may_add_options(tmp_path: Path) -> None:
+    text = 'cmd := exec.Command("vllm", "serve", "org/m", more...)\ncmd.Run()\n'
+    (place,) = read(tmp_path, "main.go", text)
+    assert (dict(place.options), place.complete) == (MODEL, False)
 
 
 def test_two_ways_to_start_a_server_are_two(tmp_path: Path) -> None:
