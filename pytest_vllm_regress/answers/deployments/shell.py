@@ -45,7 +45,9 @@ MAX_NESTED = 5
 _MODULE = re.compile(r"(?:.*/)?vllm[./]entrypoints[./](?:openai[./])?(?:api|grpc)_server(?:\.py)?")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
 _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
-_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:[${][{\s]{0,9}(?:[\w.-]{0,99}[._])?vllm\w{0,99}[._]image)")
+_IMAGE = re.compile(
+    r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:[${][{\s]{0,9}(?:[\w.-]{0,99}[._])?vllm\w{0,99}[._]image)"
+)
 _OTHER_IMAGE = re.compile(
     r"(?i)tritonserver|(?:bench\w*|client|gradio|rag|ui)[_-](?:[\w-]*[_-])?vllm|vllm[\w-]*[_-](?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
