@@ -42,15 +42,15 @@ MAX_NEAR = 5
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOTALL)
 _REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}|__\w+__", re.DOTALL)
 _OF_MORE = re.compile(
-    r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[[@*])|__\w*(?:arg|opt|flag|extra|param)\w*__"
+    r"(?i)(?:\$[{(]?|\{\{-?\s*)(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[[@*])|__\w*(?:arg|opt|flag|extra|param)\w*__"
 )
 """A variable whose name says that it holds more options, also where a value may stand."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
 """Options that take no value, beside those whose default is False."""
 _SEVERAL = ("served_model_name", "lora_modules", "prompt_adapters")
 """Options that take several values."""
-_DEFAULT_OPTION = re.compile(r"\$\{\w+:?[-=](--?[A-Za-z][\w-]*)")
-"""A variable that holds an option unless it is set."""
+_DEFAULT_OPTION = re.compile(r"\$\{\w+:?[-=+](--?[A-Za-z][\w-]*)")
+"""A variable that holds an option unless it is set, or if it is."""
 _ALLOWED = (
     "a command line with `vllm serve` or `docker run`, a script, a Dockerfile, a unit of systemd or supervisord, Python, a notebook, "
     "Terraform, or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"

@@ -6,26 +6,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
+from textwrap import dedent
 from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
 from .programs import of_python
 from .shell import (
+    is_called_vllm,
     is_image,
     is_own_image,
     is_telling,
+    model_of_variables,
     names_model,
     of_image,
     of_script,
     servers,
+    starts_elsewhere,
 )
-from .shell_words import expanded, split
+from .shell_words import expanded, split, without_blocks
+from .units import OF_OTHER_UNITS, is_unit, of_unit
 from .unread import names
 
 MAX_BLOCK = 400
-"""Lines of a YAML scalar that are searched for a word."""
+"""Lines of a YAML scalar that are searched for a word, and characters of a path."""
 MAX_REPAIRED = 20
 MAX_REPAIRED_TEXT = 100_000
 """Lines that are left out of YAML which cannot be parsed, and the size of a text that is parsed so
@@ -44,23 +49,30 @@ _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
 _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
-_MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
+_MORE_WORDS = re.compile(
+    r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)|docker_?(?:start_?)?(?:cmd|command)"
+)
 _SEVERAL_WORDS = re.compile(r"--[\w-]+ +[^\s='\"{}][^='\"{}]*")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
+_SCRIPTS = {"commands", "script"}
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
 _IMAGES = ("image", "imageName", "image_name", "containerImage", "container_image", "image_id")
 _TAGS = ("tag", "imageTag", "image_tag")
 _OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
 _PATCHES = re.compile(r"(?i)patch|overlay|override")
+_WRITTEN = re.compile(
+    r"(?i)vllm[^/]*\.(?:service|container)(?:\.j2)?$|(?=.*vllm).*(?:compose|deployment)[^/]*\.ya?ml(?:\.j2)?$"
+)
+_REQUIREMENT = re.compile(r"vllm\b(?![-/])")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
 """Keys of texts for people."""
 _MODEL_KEY = re.compile(
-    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo|source)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
+    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo|source|ref|reference)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
 )
-_MODEL_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+|/[\w./-]+)/?")
+_MODEL_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+|/[\w./-]+)(?:@[\w.-]+|/)?")
 _CHART = {
     "enableLoRA": "enable_lora",
     "enableTool": "enable_auto_tool_choice",
@@ -87,10 +99,11 @@ _USUAL = re.compile(
 """Options that say enough where vLLM is named, too."""
 
 
-_MODEL_VARIABLE = re.compile(r"(?:VLLM_|LLM_)?MODEL(?:_?(?:NAME|ID|PATH))?\d?")
 _SERVER_VARIABLE = re.compile(
     r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
 )
+_ARGUMENTS = re.compile(r"(?i)(?:extra|engine|server|serve|runtime)?_?(?:args|flags)")
+"""Keys of options as a mapping, if something else says that the engine is vLLM."""
 _ENGINE_ARGUMENTS = re.compile(
     r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments|config"
 )
@@ -143,21 +156,104 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
         text = text.replace("$$", "$")
     lines = text.splitlines()
     found: list[tuple[Any, ServerCommand]] = []
-    for document, problem in _documents(text):
+    documents = list(_documents(text))
+    models = dict(_named_models(document for document, _ in documents))
+    for document, problem in documents:
         if problem:
             yield Unreadable(problem)
         # The blocks of a broken document may overlap.
         for server in dict.fromkeys(_of_document(document)):
             words = tuple(_located(server.words, lines))
             complete = server.complete and not problem
-            found.append((document, replace(server, words=words, complete=complete)))
-    yield from _with_runtimes(found)
+            settings = {**_model_elsewhere(document, models), **server.settings}
+            server = replace(server, words=words, complete=complete, settings=settings)
+            found.append((document, server))
+    found = _with_scripts(found)
+    elsewhere = (server for document, _ in documents for server in _started_elsewhere(document))
+    yield from _with_runtimes(found) if found else islice(elsewhere, 1)
+
+
+def _with_scripts(
+    found: list[tuple[Any, ServerCommand]],
+) -> list[tuple[Any, ServerCommand]]:
+    """Return the servers. The only script in a ConfigMap is that of the only container whose script is
+    not in the command."""
+    scripts = [pair for pair in found if _kind(pair[0]) == "ConfigMap"]
+    bare = [
+        pair
+        for pair in found
+        if pair not in scripts and not (pair[1].is_certain or pair[1].words or pair[1].settings)
+    ]
+    if len(scripts) != 1 or len(bare) != 1:
+        return found
+    (document, container), server = bare[0], scripts[0][1]
+    variables = {**container.variables, **server.variables}
+    server = replace(server, image=container.image, label=container.label, variables=variables)
+    return [pair for pair in found if pair not in (*scripts, *bare)] + [(document, server)]
+
+
+def _kind(document: Any) -> Any:
+    return document.get("kind") if isinstance(document, dict) else ""
+
+
+def _named_models(documents: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the names of an operator's resources for models, and the models."""
+    for document in documents:
+        if _kind(document) == "Model":
+            metadata, spec = document.get("metadata"), document.get("spec")
+            if isinstance(metadata, dict) and isinstance(spec, dict):
+                yield str(metadata.get("name")), _model({"model": spec.get("source"), **spec})
+
+
+def _model_elsewhere(document: Any, models: Mapping[str, str]) -> dict[str, Any]:
+    """Return the model to whose resource a document refers, as a setting."""
+    spec = document.get("spec") if isinstance(document, dict) else None
+    reference = spec.get("modelRef") if isinstance(spec, dict) else None
+    name = reference.get("name") if isinstance(reference, dict) else reference
+    model = models.get(str(name))
+    return {"model": model} if model else {}
+
+
+def _started_elsewhere(document: Any) -> Iterator[ServerCommand]:
+    """Yield servers of which a document has neither command nor options: those of units and compose
+    files that a task makes of a template, and of Ray's applications."""
+    nodes = [*_mappings(document)]
+    for text in _scalars(document):
+        if "import_path" in text and re.search(r"\s", text):
+            nodes += (node for part, _ in _documents(str(text)) for node in _mappings(part))
+    for node in nodes:
+        if _is_written(node) or _is_application(node):
+            runtime = node.get("runtime_env")
+            variables = _variables(runtime.get("env_vars")) if isinstance(runtime, dict) else {}
+            yield ServerCommand(
+                (),
+                next((key.line for key in node if isinstance(key, Word)), 1),
+                variables,
+                settings=model_of_variables(variables),
+                is_certain=False,
+                complete=False,
+            )
+
+
+def _is_written(node: Mapping[Any, Any]) -> bool:
+    """Return whether a task writes a unit or a compose file that is called after vLLM."""
+    paths = [str(node.get(key, ""))[-MAX_BLOCK:] for key in ("src", "dest")]
+    written = " ".join(path for path in paths if _WRITTEN.search(path))
+    return all(paths) and bool(written) and not OF_OTHER_UNITS.search(written)
+
+
+def _is_application(node: Mapping[Any, Any]) -> bool:
+    """Return whether an application of Ray Serve is called after vLLM or installs it."""
+    if "import_path" not in node:
+        return False
+    installed = _scalars(node.get("runtime_env"))
+    return "vllm" in str(node["import_path"]) or any(map(_REQUIREMENT.match, installed))
 
 
 def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
     """Yield the servers. KServe's runtime and the only service that uses it start one server, with
     the arguments of both."""
-    kinds = [document.get("kind") if isinstance(document, dict) else "" for document, _ in found]
+    kinds = [_kind(document) for document, _ in found]
     runtimes = [s for (_, s), kind in zip(found, kinds, strict=True) if kind in _RUNTIMES]
     services = [
         s
@@ -329,8 +425,7 @@ def _has_template(document: Any) -> bool:
 
 def _is_language_model(document: Any) -> bool:
     """Return whether a document is one of KServe's services for language models."""
-    kind = document.get("kind") if isinstance(document, dict) else None
-    return str(kind).startswith("LLMInferenceService")
+    return str(_kind(document)).startswith("LLMInferenceService")
 
 
 def _has_chart_image(document: Any) -> bool:
@@ -421,8 +516,8 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             waiting += reversed([(item, scope) for item in items])
         elif (
             isinstance(node, Word)
-            and re.search(r"vllm|/args|engine_kwargs", node)
-            and re.search(r"\s", node)
+            and re.search(r"(?i)vllm|/args|engine_kwargs", node)
+            and re.search(r"\s|^\./", node)
         ):
             yield from _of_text(node, scope)
 
@@ -471,7 +566,10 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
                     # More is in what a patch changes.
                     yield replace(server, complete=server.complete and not scope.is_patch)
             return
-    yield from of_script(text, text.line, scope.variables)
+    if is_unit(text):
+        yield from of_unit("\n" * text.line + dedent(text))
+    else:
+        yield from of_script(text, text.line, scope.variables)
 
 
 def words_run(words: Sequence[Word]) -> bool:
@@ -539,11 +637,13 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         return
     nested = node.get("image")
     holder = {**nested, **node} if isinstance(nested, dict) else node  # vLLM's own chart
-    words = [word for key in _WORDS for word in _words(holder.get(key), key)]
+    keys = ("script", *_WORDS) if "args" in node else _WORDS  # of pm2
+    words = [word for key in keys for word in _words(holder.get(key), key)]
     words = [part for word in words for part in expanded(word, _known(scope))]
     # In the values of a chart more may be elsewhere.
     has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
     has_image = has_image or ("build" in node and bool(image))
+    has_image = has_image and not _SCRIPTS & node.keys()  # which replace the image's own command
     started: list[ServerCommand] = []
     if has_image and not words:  # RunPod's dockerArgs
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
@@ -565,10 +665,15 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         return
     if not started:
         started = list(_of_values(node, scope, image, words)) or list(_of_more(node, scope))
+        if not started and _is_called_vllm(node, image) and _are_options_of_vllm(words):
+            started = list(of_image(image, words, scope.variables, label=label))
     else:
         # In the values of a chart keys beside the arguments are options, too.
         is_chart = isinstance(node.get("image"), dict) and image and not words_run(words)
         settings = _options_of_keys(node) if is_chart else {}
+        if is_chart and (model := _model(node)) and not names_model(words):
+            settings["model"] = model
+        settings |= _engine_arguments(node) or {}
         started = [
             replace(
                 server,
@@ -586,8 +691,9 @@ def _of_variables(
     """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
     others without arguments, which may be built here, or be Ray's."""
     # What is built here has its own names of variables.
-    model = _model_variable(scope) if "build" not in node else ""
-    is_configured = bool(_model_variable(scope))
+    settings = model_of_variables(scope.variables)
+    is_called = _is_called_vllm({**node, "name": node.get("name", scope.service)}, image)
+    is_bare = not any(node.get(key) for key in _WORDS)
     if "build" in node and not _is_of_server(node):
         if _is_built_server(node):
             yield from (replace(server, complete=False) for server in started)
@@ -597,11 +703,13 @@ def _of_variables(
     is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
     for server in started:
         if (
-            is_configured
+            settings
             or is_plain
+            or (is_called and is_bare)
+            or any(starts_elsewhere(_words(node.get(key)), False) for key in _WORDS)
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
-            yield replace(server, settings={"model": model} if model else {})
+            yield replace(server, settings=settings if "build" not in node else {})
 
 
 def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
@@ -619,11 +727,6 @@ def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
                     is_certain=False,
                     complete=False,
                 )
-
-
-def _model_variable(scope: _Scope) -> str:
-    named = (text for name, text in scope.variables.items() if _MODEL_VARIABLE.fullmatch(name))
-    return next(filter(None, named), "")
 
 
 def _is_of_server(node: Mapping[Any, Any]) -> bool:
@@ -653,7 +756,7 @@ def _of_chart(
         for key, value in config.items()
         if key != "extraArgs"
     }
-    words = _words(config.get("extraArgs"))
+    words = [*_words(config.get("extraArgs")), *_words(node.get("extraArgs"))]
     complete = all(key in _CHART or _OF_KUBERNETES.fullmatch(str(key)) for key in chart)
     complete = complete and any(isinstance(key, Word) for key in node)  # else it was set by paths
     return ServerCommand(
@@ -748,6 +851,10 @@ def _engine_key(node: Mapping[Any, Any]) -> Any:
     own names; None if there is none."""
     for key, value in node.items():
         of_chart = key == "config" and isinstance(node.get("image"), dict)
+        if _ARGUMENTS.fullmatch(str(key)) and isinstance(value, dict):
+            if _says_vllm(node) or is_image(_image(node)):
+                return key
+            continue
         if not isinstance(value, dict) or not _ENGINE_ARGUMENTS.fullmatch(str(key)) or of_chart:
             continue
         telling, is_whole = _telling(value), key == "vllm"  # which may be anything of vLLM's
@@ -878,8 +985,8 @@ def _says_vllm(node: Mapping[Any, Any]) -> bool:
 
 def _is_called_vllm(node: Mapping[Any, Any], image: str) -> bool:
     """Return whether a container whose image is left to a template or variable is called vLLM."""
-    names = (str(node.get(key, "")).lower() for key in _LABELS)
-    return "$" in image and any(re.fullmatch(r"vllm(?:-server|-openai)?", name) for name in names)
+    is_open = "$" in image or "{{" in image
+    return is_open and any(is_called_vllm(str(node.get(key, ""))) for key in _LABELS)
 
 
 def _model(node: Any, depth: int = 3) -> str:
@@ -908,7 +1015,11 @@ def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
     image = next((node[key] for key in _IMAGES if node.get(key)), None) or _base(node) or node
     if isinstance(image, Mapping):
-        name = image.get("repository") or (image.get("name") if "tag" in image else None)
+        name = (
+            image.get("repository")
+            or (image is not node and image.get("url"))
+            or (image.get("name") if "tag" in image else None)
+        )
         parts = (name, image.get("tag"))
         text = ":".join(str(part) for part in parts if part is not None) if name else ""
         registry = image.get("registry")
@@ -963,7 +1074,7 @@ def _is_built_server(node: Mapping[Any, Any]) -> bool:
 
 def _words(value: Any, key: str = "command") -> list[Word]:
     if isinstance(value, Word):
-        return split(value, value.line, newlines_end=False)
+        return split(without_blocks(value), value.line, newlines_end=False)
     words: list[Word] = []
     for item in value if isinstance(value, list) else []:
         if isinstance(item, Word):

@@ -32,6 +32,7 @@ from .hcl import parse_hcl
 from .manifests import of_document, of_yaml
 from .programs import of_notebook, of_python
 from .shell import (
+    RUNS_SCRIPT,
     is_image,
     is_own_image,
     names_model,
@@ -42,6 +43,7 @@ from .shell import (
 )
 from .shell_words import MAX_BLOCKS, MAX_COMMAND, commands, expanded, split, without_blocks
 from .translations import to_shell
+from .units import is_unit, of_unit
 
 __all__ = [
     "MAX_COMMAND",
@@ -90,20 +92,6 @@ _FROM = re.compile(r"(?i)\A(?:[ \t]*(?:#[^\n]*|ARG[ \t][^\n]*)?\n)*[ \t]*FROM[ \
 _INSTRUCTION = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]+((?:[^\\\n]+|\\[ \t\r]*\n|\\.)*)")
 _STRING = re.compile(r'"((?:[^"\\\n]|\\[ \t\r]*\n|\\.)*)"')
 
-# Units of systemd and of supervisord, and containers of podman's
-_UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[ \t]*=[ \t]*)")
-_UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
-_SECTION = re.compile(r"(?m)^\[program:.*\n(?:(?!\[).*\n?)*")
-_UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
-_UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")
-_UNIT_DESCRIPTION = re.compile(r"(?im)^Description[ \t]*=.*\bvllm\b.*$")
-_OF_OTHER_UNITS = re.compile(
-    r"(?i)router|proxy|gateway|monitor|exporter|watch|health|bench|client|\bui\b|webui|download|updat|tunnel|backup|clean|setup|worker|ray"
-)
-"""Descriptions and scripts of units beside a server."""
-_RUNS_SCRIPT = re.compile(
-    r"(?:\S*/)?(?:env|tini|dumb-init|gosu|catatonit|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*"
-)
 _PROSE = (".md", ".mdx", ".markdown")
 _FENCE = re.compile(
     r"(?m)^(?P<indent>[ \t]*)(?P<fence>```+|~~~+)[ \t]*(?P<language>\w*)[^\n]*\n(?P<body>(?:(?![ \t]*(?P=fence)).*\n)*)[^\n]*"
@@ -131,7 +119,7 @@ _IMAGE_IN_TEXT = re.compile(
 _NAMES_IMAGE = re.compile(r"(?i)image|^\s*FROM\b")
 _RELEASE = r"(0\.\d+\.\d+(?:\.?post\d+)?)"
 _OF_SOURCE = re.compile(
-    rf"\bvllm-{_RELEASE}(?:%2B|\+)?[\w.]*-cp\d|vllm-project/vllm(?:\.git)?@v{_RELEASE}"
+    rf"\buvx\b.*\bvllm@v?{_RELEASE}|\bvllm-{_RELEASE}(?:%2B|\+)?[\w.]*-cp\d|vllm-project/vllm(?:\.git)?@v{_RELEASE}"
     rf"|clone\b.*(?:-b|--branch)[ =]v{_RELEASE}\b.*vllm-project/vllm|\bvllm[\w-]*[_-]v?{_RELEASE}\.sif"
     rf"|\bmodule\s+load\b.*\bvllm/v?{_RELEASE}"
 )
@@ -160,7 +148,7 @@ _INSTALLED = re.compile(
 
 def read(text: str, name: str) -> Iterator[DeploymentFinding]:
     """Yield what a text says; the name of its file tells its format."""
-    text = text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n") + "\n"  # the last line may end with a backslash
     yield from _servers_in(text, name)
     for match in _NEW_TAG.finditer(text):
         if release := release_of_image(f"{match[1]}:{match[2]}"):
@@ -185,7 +173,7 @@ def read(text: str, name: str) -> Iterator[DeploymentFinding]:
             yield Pin(f"=={match[1]}", number)
         if name.endswith(".py"):
             continue  # ``programs`` finds what is no docstring
-        if "install" in line or "uv " in line or is_python or _REQUIRED.match(line):
+        if re.search(r"install|\bpip\b|\buvx? ", line) or is_python or _REQUIRED.match(line):
             for specifier in _INSTALLED.findall(line):
                 yield Pin(specifier.replace(" ", ""), number)
 
@@ -227,7 +215,7 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
     elif starts:
         text = to_shell(without_blocks(text), inner)
         if inner.endswith(_UNITS):
-            yield from _of_unit(text)
+            yield from of_unit(text)
         else:
             yield from _of_shell(text)
 
@@ -258,7 +246,7 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
         if _RUN_BY_PYTHON.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
             programs.append("\n" * text.count("\n", 0, match.start("body")) + body)
             return match["start"] + "\n" * body.count("\n")
-        if re.search(r"(?m)^[ \t]*Exec(?:Start)?[ \t]*=", body):
+        if is_unit(body):
             units.append("\n" * text.count("\n", 0, match.start("body")) + dedent(body))
             return match["start"] + "\n" * body.count("\n")
         if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
@@ -270,45 +258,11 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     script = _HEREDOC.sub(take, text) if "<<" in text else text
     yield from of_script(script)
     for unit in units[:MAX_BLOCKS]:
-        yield from _of_unit(unit)
+        yield from of_unit(unit)
     for program in programs[:MAX_BLOCKS]:
         yield from (f for f in of_python(program) if isinstance(f, ServerCommand))
     for manifest in manifests[:MAX_BLOCKS]:
         yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
-
-
-def _of_unit(text: str) -> Iterator[ServerCommand]:
-    """Yield the servers of a unit, read as the script that does the same."""
-    if text.count("[program:") > 1:
-        for section in islice(_SECTION.finditer(text), MAX_BLOCKS):
-            yield from _of_unit("\n" * text.count("\n", 0, section.start()) + section[0])
-        return
-    if "[program:" in text:  # of supervisord, where lines that are indented go on
-        text = re.sub(r"\n(?=[ \t]+[^\s;#])", " \\\\\n", text)
-    text = _UNIT_REFERENCE.sub(r"${\1}", text)
-    image = _UNIT_IMAGE.search(text)
-    start = f"docker run {image[1]} " if image else ""
-    pairs = (re.split(r",(?=\w+=)", match[1]) for match in _UNIT_VARIABLE.finditer(text))
-    variables = (part for pair in pairs for words in map(split, pair) for part in words)
-    assigned = dict(word.split("=", 1) for word in variables if "=" in word)
-    script = _UNIT_VARIABLE.sub("", _UNIT_COMMAND.sub(lambda _: start, text))
-    started = list(of_script(script, variables=assigned))
-    yield from started
-    description = _UNIT_DESCRIPTION.search(text)
-    is_vllm = description is not None and not _OF_OTHER_UNITS.search(description[0])
-    for match in _UNIT_COMMAND.finditer(text) if not started else ():
-        line = text.count("\n", 0, match.start()) + 1
-        words = split(text[match.end() :].partition("\n")[0], line)
-        script = next((word for word in words if not _RUNS_SCRIPT.fullmatch(word)), Word(""))
-        is_script = is_vllm and script.endswith((".sh", ".py")) and match[0].startswith("ExecStart")
-        if starts_elsewhere([script], is_vllm) or (
-            is_script and not _OF_OTHER_UNITS.search(script)
-        ):
-            model = next((assigned[name] for name in assigned if name.endswith("MODEL")), "")
-            settings = {"model": model} if model else {}
-            yield ServerCommand(
-                (), line, assigned, settings=settings, is_certain=False, complete=False
-            )
 
 
 # Dockerfiles
@@ -376,7 +330,7 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     else:
         words = [*entrypoint, *command]
         started = list(servers(words, variables))
-        programs = [w for w in words if not _RUNS_SCRIPT.fullmatch(w)][:1]
+        programs = [w for w in words if not RUNS_SCRIPT.fullmatch(w)][:1]
         is_script = starts_elsewhere(programs, is_image(base) or has_vllm) or (
             is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, programs))
         )

@@ -7,6 +7,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 from .branches import (
     Branches,
@@ -41,20 +42,23 @@ MAX_NESTED = 5
 """Depth of scripts inside scripts (``sh -c "..."``) and of containers inside containers."""
 
 # Programs and images
-_MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
+_MODULE = re.compile(r"(?:.*/)?vllm[./]entrypoints[./](?:openai[./])?(?:api|grpc)_server(?:\.py)?")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
 _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
-_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:(?:\$\{?|\{\{ ?)vllm_?image\b)")
+_IMAGE = re.compile(
+    r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:[${][{\s]{0,9}(?:[\w.-]{0,99}[._])?vllm\w{0,99}[._]image)"
+)
 _OTHER_IMAGE = re.compile(
-    r"tritonserver|(?:bench\w*|client|gradio|rag|ui)-(?:[\w-]*-)?vllm|vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
+    r"(?i)tritonserver|(?:bench\w*|client|gradio|rag|ui)[_-](?:[\w-]*[_-])?vllm|vllm[\w-]*[_-](?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
 _PROGRAM = re.compile(
     r"(?:.*/)?(?:(?:ba|da|z|k)?sh|python[\d.]*|sleep|tail|env|ray|tini|nvidia-smi|pip3?|\w+\.(?:sh|py))|/(?:usr/)?s?bin/.*"
 )
 """The first word after an image that replaces its entrypoint, so that it starts no server."""
 _START_SCRIPT = re.compile(
-    r"(?:.*/)?(?!(?:.*[_-])?(?:ray|worker|bench|test|download|check|health|init))[\w-]*"
-    r"(?:(?:start|serve|launch|run|entrypoint)[\w-]*\.(?:sh|py)|vllm[\w-]*entrypoint[\w-]*|entrypoint[\w-]*vllm[\w-]*)"
+    r"(?:.*/)?(?!(?:[\w-]*[_-])?(?:ray|worker|bench|test|download|check|health|init|install|setup|build|stop|kill|wait|client|router"
+    r"|proxy|gateway|ui|eval|train|batch|infer(?!ence)|offline|generat|rollout)(?:[a-z]*[_.-]|\w*\.))[\w-]*"
+    r"(?:(?:start|serve|launch|run|entrypoint)[\w-]*\.(?:sh|py|sbatch|slurm|bash)|vllm[\w-]*entrypoint[\w-]*|entrypoint[\w-]*vllm[\w-]*)"
 )
 """A script elsewhere that probably starts the server, if an image or its name says vLLM."""
 _TELLING = re.compile(
@@ -63,14 +67,24 @@ _TELLING = re.compile(
     re.DOTALL,
 )
 """Options that hardly any other server has."""
-_SERVES = re.compile(r"serve|start|launch|entrypoint")
+_SERVES = re.compile(r"serve|start|launch|entrypoint|run[\w-]*\.sh")
+RUNS_SCRIPT = re.compile(
+    r"(?:\S*/)?(?:env|tini|dumb-init|gosu|catatonit|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*"
+)
+"""Words before the script that a command runs."""
+_SUBMITS = ("sbatch", "srun", "salloc")
 _OF_SERVER = re.compile(
     rf"{_TELLING.pattern}|--(?:served-model-name|tensor-parallel-size)(?:=.*)?", re.DOTALL
 )
 _PROGRAM_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
-_ENGINES = ("docker", "podman", "nerdctl")
+_ENGINES = ("docker", "podman", "nerdctl", "podman-hpc", "udocker")
+_IMAGE_OPTION = re.compile(r"--(?:container-?)?image(?:-?name)?")
+_ARGUMENTS_OPTION = re.compile(r"--(?:container-)?args?")
+"""Options of clients of a cloud or cluster that start a container: ``gcloud``, ``runpodctl``, ``kubectl``."""
 _RUNS_CONTAINER = re.compile(r"(?:create|run|(?:container|service) create|\S+ run)(?= |\Z)")
-_ENGINE_VARIABLE = re.compile(r"(?i)\$\{?\w*(?:docker|podman|runtime|engine)\w*\}?")
+_ENGINE_VARIABLE = re.compile(
+    r"(?i)(?:\$\{?|\{\{ *)\w*(?:docker|podman|runtime|engine)\w*(?: *\}\}|\}?)"
+)
 _IMAGE_RUNNERS = ("apptainer", "singularity")
 _IMAGE_FILE = re.compile(r"(?:docker://)?(.*vllm[\w.:/-]*?)(?:_(v?\d[\w.]*?))?(?:\.sif)?")
 _MODEL = re.compile(r"[\w.-]+/[\w.-]+")
@@ -85,7 +99,7 @@ _SPEAKS = re.compile(
 )
 """Commands whose words are texts, not commands."""
 _SUBSTITUTED = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
-_RUNNERS = ("exec", "eval", "nohup", "setsid", "time")
+_RUNNERS = ("exec", "eval", "nohup", "setsid", "time", "sudo", "source", ".")
 _SOURCES, _HARMLESS = ("source", "."), ("activate", ".bashrc", ".profile", "conda.sh")
 _SETS = ("read", "mapfile", "readarray", "getopts", "printf", "let", "unset")
 """Commands that change variables, and files that change none of the script's."""
@@ -107,6 +121,10 @@ MAX_WORK = 100_000
 """Most words that are read in the bodies of functions, over all of their calls."""
 COST_OF_CALL = 200
 """Words by which each call is counted in addition to those of the body."""
+_VARIABLES = ("$", "{{")
+_MODEL_VARIABLE = re.compile(r"(?:VLLM_|LLM_)?MODEL(?:_?(?:NAME|ID|PATH))?\d?")
+_KEY_AT_END = re.compile(r"(?:\\[nr]|\^M|\\015)+$")
+"""What ``screen -X stuff`` sends after a command."""
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
 
@@ -123,7 +141,7 @@ def of_script(
     script = _Script(variables or {}, depth)
     yield from script.read(split(without_blocks(text), line))
     if not script.found:
-        yield from ([] if depth else script.kept()) or script.own
+        yield from ([] if depth else script.kept()) or script.own.values()
 
 
 class _Script:
@@ -135,7 +153,7 @@ class _Script:
         }
         self.exported = dict(variables)
         self._depth = depth
-        self.own: list[ServerCommand] = []
+        self.own: dict[object, ServerCommand] = {}
         self._doubtful: Known = {}  # what a file that is sourced may have changed
         self._kept: dict[str, list[ServerCommand]] = {}
         self.found = 0
@@ -218,7 +236,8 @@ class _Script:
         for server in started:
             yield from self._started(server)
         if not started and not is_test:
-            self.own += _own_program(words, dict(self.exported))
+            for server in _own_program(words, dict(self.exported)):
+                self.own.setdefault((server.label, server.words), server)
         if not started and words and words[0] in self._functions:
             yield from self._call(words[0], words[1:], condition)
         self._assign_all(words, condition)
@@ -511,7 +530,8 @@ def servers(
         if not is_own and re.search(r"\s", _IN_TEMPLATE.sub("", word)):
             if _may_serve(word) and depth < MAX_NESTED:
                 passed = words[index + 2 :] if is_script else ()  # after the name, $0
-                for server in of_script(word, word.line, assigned, depth + 1):
+                script = _KEY_AT_END.sub("", word)
+                for server in of_script(script, word.line, assigned, depth + 1):
                     # Without arguments it is rather the name of a process.
                     if is_script or server.words or server.image:
                         server = replace(server, image=server.image or image)
@@ -521,7 +541,7 @@ def servers(
         elif start := _program_ends(words, index):
             yield ServerCommand(_to_end(words[start:]), word.line, assigned, image)
             return
-        elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(word)) and (
+        elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(program)) and (
             match := _RUNS_CONTAINER.match(" ".join(words[index + 1 : index + 3]))
         ):
             if depth < MAX_NESTED:
@@ -540,28 +560,80 @@ def servers(
             for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
                 yield replace(server, complete=server.complete and bool(server.words))
             return
+    if not has_program and any(map(_IMAGE_OPTION.match, words)) and depth < MAX_NESTED:
+        yield from _of_client(_to_end(words), assigned, depth + 1)
+
+
+def _of_client(
+    words: Sequence[Word], variables: Mapping[str, str], depth: int
+) -> Iterator[ServerCommand]:
+    """Yield the server of a container whose image and arguments are options of a client, or whose
+    arguments are behind ``--``."""
+    image, arguments = Word(""), list[Word]()
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        value = value if equals else "".join(words[index + 1 : index + 2])
+        if _IMAGE_OPTION.fullmatch(option):
+            image = Word(value, word.line)
+        elif _ARGUMENTS_OPTION.fullmatch(option):
+            arguments += split(re.sub(",(?=-)", " ", value), word.line)
+            if not equals:  # to the end, or one text
+                arguments += words[index + 2 :]
+                break
+        elif word == "--":
+            arguments += words[index + 1 :]
+            break
+    if is_image(image) and arguments:
+        yield from of_image(image, arguments, variables, depth=depth)
 
 
 def _program_ends(words: Sequence[Word], index: int) -> int:
     """Return the index of the first argument if a word is vLLM's program or module; 0 if it is not."""
     if _MODULE.fullmatch(words[index]):
         return index + 1
-    program = DEFAULT_OF_VARIABLE.sub(r"\1", words[index])
-    is_program = program.rpartition("/")[2] in _PROGRAM_NAMES
+    program = DEFAULT_OF_VARIABLE.sub(r"\1", words[index]).rpartition("/")[2]
+    is_program = program.partition("@")[0] in _PROGRAM_NAMES  # uvx vllm@0.9.1
     return index + 2 if is_program and words[index + 1 : index + 2] == ["serve"] else 0
 
 
 def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterator[ServerCommand]:
-    """Yield the server of a script around vLLM's: it is called after vLLM, and vLLM's options follow.
-    It may add others."""
+    """Yield the server of a script that is elsewhere: it is called after vLLM. Its options are known if
+    vLLM's follow; it may add others."""
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
         if "vllm" in name and _START_SCRIPT.fullmatch(name) and _SERVES.search(name):
             options = _to_end(words[index + 1 :])
             has_model = any(re.match(r"--model(?:=|$)", option) for option in options)
-            if has_model and any(map(_OF_SERVER.fullmatch, options)):
-                yield ServerCommand(options, word.line, variables, is_certain=False, complete=False)
+            is_known = has_model and any(map(_OF_SERVER.fullmatch, options))
+            if is_known or _is_run(words, index):
+                given = (
+                    part.split("=", 1) for part in words[:index] if _ASSIGNMENT.fullmatch(part)
+                )
+                variables = {**variables, **{name: literal(value) for name, value in given}}
+                yield ServerCommand(
+                    options if is_known else (),
+                    word.line,
+                    variables,
+                    label="" if is_known else str(word),
+                    settings={} if is_known else model_of_variables(variables),
+                    is_certain=False,
+                    complete=False,
+                )
             return
+
+
+def _is_run(words: Sequence[Word], index: int) -> bool:
+    """Return whether a script is what a command runs, not a file that it has as an argument."""
+    before = [word for word in words[:index] if not word.startswith("-")]
+    is_first = all(word in _RUNNERS or RUNS_SCRIPT.fullmatch(word) for word in before)
+    return is_first or words[0] in _SUBMITS or RUNS_SCRIPT.fullmatch(before[-1]) is not None
+
+
+def model_of_variables(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the model that a script elsewhere takes from a variable, as a setting."""
+    named = (text for name, text in variables.items() if _MODEL_VARIABLE.fullmatch(name))
+    model = next(filter(None, named), "")
+    return {"model": model} if model else {}
 
 
 def is_telling(word: str) -> bool:
@@ -623,6 +695,7 @@ def _of_container(
     """Yield the servers of the words after ``docker run``: options, an image, and its arguments."""
     assigned = dict(variables)
     entrypoint: list[Word] = []
+    label = ""
     at = 0
     while at < len(words) and (words[at].startswith("-") or _holds_options(words[at])):
         word = words[at]
@@ -636,15 +709,20 @@ def _of_container(
             assigned[name] = literal(text) if equals else UNSET
         elif option == "--entrypoint":
             entrypoint = [Word(value, word.line)]
+        elif option == "--name":
+            label = value
         at += 1
     if at < len(words):
-        yield from of_image(words[at], words[at + 1 :], assigned, entrypoint, depth)
+        yield from of_image(words[at], words[at + 1 :], assigned, entrypoint, depth, label)
 
 
 def _holds_options(word: Word) -> bool:
     """Return whether a bare variable before the image holds more options of the engine."""
     return (
-        re.fullmatch(r"(?i)\$\{?\w*(?:arg|opt|flag|extra|mount|volume|env|gpu)\w*\}?", word)
+        re.fullmatch(
+            r"(?is)\$\{?\w*(?:arg|opt|flag|extra|mount|volume|env|gpu)\w*\}?|\$\{\w+:?\+ *-.*\}",
+            word,
+        )
         is not None
     )
 
@@ -655,8 +733,12 @@ def of_image(
     variables: Mapping[str, str],
     entrypoint: Sequence[Word] = (),
     depth: int = 0,
+    label: str = "",
 ) -> Iterator[ServerCommand]:
-    """Yield the servers of a container: those that its words start, or else the image's own."""
+    """Yield the servers of a container: those that its words start, or else the image's own.
+
+    ``label``: the name of the container, which counts if a variable has that of the image.
+    """
     started = list(servers([*entrypoint, *words], variables, depth))
     first = words[0] if words else Word("-", image.line)
     is_own, is_vllm = _OWN_IMAGE.search(image) is not None, is_image(image)
@@ -664,10 +746,12 @@ def of_image(
     runs_server = first.startswith("-") or first == "serve"
     runs_server = runs_server or (is_own and not _PROGRAM.fullmatch(first))
     runs_server = runs_server or names_model is not None
-    is_vllm = is_vllm or (image.startswith(("$", "{{")) and any(map(is_telling, words)))
+    if image.startswith(_VARIABLES):
+        is_vllm = is_vllm or is_called_vllm(label) or any(map(is_telling, words))
+    is_open = is_vllm and first.startswith(_VARIABLES) and not is_own  # a variable of any words
     if not started and starts_elsewhere([*entrypoint, *words], is_vllm):
         started = [ServerCommand((), first.line, variables, is_certain=False, complete=False)]
-    elif not started and not entrypoint and runs_server and is_vllm:
+    elif not started and not entrypoint and (runs_server or is_open) and is_vllm:
         arguments = _to_end(words[1:] if first == "serve" else words)
         started = [
             ServerCommand(
@@ -675,7 +759,7 @@ def of_image(
             )
         ]
     # A script that is the entrypoint may add options to the command that it is given.
-    is_open = any(word.endswith(".sh") for word in [*entrypoint, *words][:1])
+    is_open = is_open or any(word.endswith(".sh") for word in [*entrypoint, *words][:1])
     yield from (
         replace(server, image=str(image), complete=server.complete and not is_open)
         for server in started
@@ -685,6 +769,11 @@ def of_image(
 def is_image(image: str) -> bool:
     """Return whether the name of an image says that it serves with vLLM."""
     return _IMAGE.search(image) is not None and not _OTHER_IMAGE.search(image)
+
+
+def is_called_vllm(label: str) -> bool:
+    """Return whether a container, whose image is not known, has the name of a server of vLLM's."""
+    return re.fullmatch(r"(?i)vllm(?:[-_]?(?:server|openai|api|\$.*))?", label) is not None
 
 
 def starts_elsewhere(words: Sequence[Word], is_vllm: bool) -> bool:

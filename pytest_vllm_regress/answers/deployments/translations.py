@@ -1,4 +1,4 @@
-"""Makefiles, PowerShell, batch files and Nix as the shell script that does the same, line by line.
+"""Makefiles, PowerShell, batch files, Nix and lists of words in other languages as the shell script that does the same, line by line.
 
 Only what matters for the command of a server is translated: variables, lists, conditions, and lines
 that go on.
@@ -219,7 +219,72 @@ def _nix_text(text: str) -> str:
     return re.sub(r"\$\{(?:[\w.]+\.)?(\w+)\}", r"${\1}", inner)
 
 
+# Lists of words in JavaScript, Go, Rust, Bicep, TOML and property lists
+
+_STRING = r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`"
+_SOURCE_TOKEN = re.compile(
+    rf"(?P<comment>//[^\n]*|/\*(?:[^*]|\*(?!/))*(?:\*/)?)|(?P<string>{_STRING})|(?P<key>\w+)[ \t]*:(?!=)|(?P<glue>\)\s*\.args?\(|[\s\[\](),&])"
+    r"|(?P<function>[A-Za-z_][\w.]*!?)\((?P<argument>[^()\"'`\n]*\))?|(?P<name>[A-Za-z_][\w.]*|\d+)|(?P<other>.)"
+)
+_COMMAND_KEYS = ("script", "command", "cmd", "args", "entrypoint")
+_SPEAKS = re.compile(r"(?i).*(?:log|print\w*|error|warn|info|message|raise|throw)!?")
+
+
+def _of_source(text: str) -> str:
+    """Return the commands whose words are strings beside each other, and the containers of images
+    that have such words below a key. What else is between the words may be more of them."""
+    out: list[str] = []
+    words: list[str] = []
+    image = key = ""
+    depth = start = 0
+    for match in _SOURCE_TOKEN.finditer(f"{text};"):
+        kind, token = match.lastgroup, match[0]
+        if kind == "string" and key == "image":
+            image = token
+        elif kind == "string" and key != "-":  # a text below ``args`` has several words
+            start = start if words else depth
+            words.append(token[1:-1] if key == "args" and " " in token else token)
+        elif words and (kind == "name" or match["argument"]):
+            words.append(f"${match['name'] or 'VALUE'}")
+        elif kind == "glue":
+            depth += sum(token.count(sign) for sign in "([") - sum(map(token.count, ")]"))
+        elif kind in ("key", "function", "other") and not (key == "image" and kind == "function"):
+            if words and kind != "key" and token not in "{};":
+                words.append("$MORE_ARGS")
+            depth += kind == "function"
+            key = _key_after(match, key)
+        if words and (depth < start or kind in ("function", "other") or key == "-"):
+            out.append(f"{f'docker run {image}' if image else ''} {' '.join(words)};")
+            words = []
+        out.append(_lines_of(token) if not words else "")
+        image = "" if kind == "other" and token in "{};" else image
+    return "".join(out)
+
+
+def _key_after(match: re.Match[str], key: str) -> str:
+    """Return the key below which the next strings are; ``-`` for one without commands."""
+    if match.lastgroup == "key":
+        return match["key"] if match["key"] in ("image", *_COMMAND_KEYS) else "-"
+    return "-" if _SPEAKS.fullmatch(match["function"] or "") else ""
+
+
+def _of_toml(text: str) -> str:
+    return re.sub(
+        rf"(?m)^([ \t]*)(?:cmd|command|entrypoint|run|args)[ \t]*=[ \t]*\[((?:{_STRING}|[^\[\]\"'`])*)\]",
+        lambda match: match[1] + " ".join(re.findall(_STRING, match[2])) + _lines_of(match[2]),
+        text,
+    )
+
+
+def _of_property_list(text: str) -> str:
+    arrays = re.findall(r"<array>((?:(?!<array>).)*?)</array>", text, re.DOTALL)
+    return "\n".join(" ".join(re.findall(r"<string>([^<]*)</string>", array)) for array in arrays)
+
+
 _TRANSLATIONS: dict[str, Callable[[str], str]] = {
+    **dict.fromkeys((".js", ".cjs", ".mjs", ".ts", ".go", ".rs", ".bicep"), _of_source),
+    ".toml": _of_toml,
+    ".plist": _of_property_list,
     ".ps1": _of_powershell,
     ".bat": _of_batch,
     ".cmd": _of_batch,

@@ -163,7 +163,6 @@ def test_a_script_around_the_server_may_add_options(tmp_path: Path) -> None:
     [
         ("a.sh", "python bench_vllm_serve.py --model org/a --max-model-len 8"),
         ("a.sh", "python run_vllm.py --model org/a --max-model-len 8"),
-        ("a.sh", "python serve_vllm.py --out x"),
         ("a.sh", "docker network create vllm"),
         ("a.md", "Use `vllm serve` without options. vllm serve is slow.\n```bash\nls\n```\n"),
         ("a.py", "from x import build_vllm_command\n"),
