@@ -52,6 +52,8 @@ class ExpressionReader:
             match node:
                 case ast.Name(name):
                     self._own.mention(name, node.lineno, where.live)
+                    if name in where.module.starred and (paths := where.resolve(node)):
+                        self.use(Use("name", paths, where.place(node)), "attribute", where)
                 case ast.Attribute(ctx=ast.Store()):
                     pass  # an assignment makes the attribute; what it belongs to is read below
                 case ast.Attribute() if id(node) not in inner:

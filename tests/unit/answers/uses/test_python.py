@@ -85,6 +85,16 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         (f"try:\n    {OLD}\nexcept Exception:\n    logger.warning('no')\nget_port()", "the module vllm.utils has no get_port"),
         (f"def has_port():\n    return torch.version.cuda\nif has_port():\n    {OLD}", "the module vllm.utils has no get_port"),
         (f"@version_range('>=1.0')\ndef f():\n    {OLD}", "the module vllm.utils has no get_port"),
+        (
+            "def f(): LLM('m', old_option=1)\nif __name__ == '__main__':\n    if x:\n        from vllm import LLM\n    f()",
+            "vllm.llm.LLM takes no old_option",
+        ),
+        ("from vllm.utils import *\nget_port()", "the module vllm.utils has no get_port"),
+        ("from vllm.worker import *\nclass W(Worker):\n    def f(self): super().start()", "the class vllm.worker.Worker has no start"),
+        (
+            "from vllm import LLM\nclass A:\n    def __init__(self): self.x = LLM('m')\nclass B(Other, A):\n    def f(self): self.x.engine.executor",
+            "the class vllm.llm.Engine has no executor",
+        ),
     ],
 )  # fmt: skip
 def test_what_breaks(tmp_path: Path, two_releases: History, source: str, text: str) -> None:
@@ -193,6 +203,11 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         "from vllm.worker import Worker\nclass W(Worker):\n    def start(self): ...\ndef f(w): w.start()",
         "from vllm.worker import Worker\nclass W(Worker):\n    def start(self): super().start()\ndef f(w): w.start()",
         "from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): ...\nclass Runner:\n    def f(self): self.worker.load('p')",
+        "from vllm.worker import Worker\nclass W(Worker):\n    start: int = 1\n    def f(self): self.start",
+        "from vllm.worker import Worker\nclass W(Worker):\n    def __init__(self): self.start = None\n    def f(self): self.start",
+        "from vllm.utils import *\nfrom other import *\nget_port()",
+        "from vllm.utils import *\ndef f(get_port): get_port()",
+        "from vllm import LLM\nif x:\n    m = LLM('m')\nelse:\n    m = other()\nm.generate(input_ids=1)",
     ],
 )  # fmt: skip
 def test_what_is_no_breakage(tmp_path: Path, two_releases: History, source: str) -> None:
@@ -246,11 +261,22 @@ def test_what_another_module_imports_from_vllm_is_followed(
     tmp_path: Path, two_releases: History
 ) -> None:
     files = {
-        "a.py": "from vllm import LLM",
+        "a.py": "from vllm import LLM\nclass A:\n    def __init__(self): self.x = LLM('m')",
         "b.py": "from a import LLM  # vllm\nLLM('m', old_option=1)",
+        "c.py": "from a import A  # vllm\nclass C(A):\n    def f(self): self.x.engine.executor",
     }
     lacks = missing(answer_for(tmp_path, two_releases, files))["2.0"]
-    assert lacks == ["vllm.llm.LLM takes no old_option"]
+    gone = "the class vllm.llm.Engine has no executor"
+    assert sorted(lacks) == [gone, "vllm.llm.LLM takes no old_option"]
+
+
+@pytest.mark.parametrize(("method", "is_lost"), [("embed", True), ("named_parts", False)])
+def test_a_method_that_a_model_loses_is_missed(tmp_path: Path, method: str, is_lost: bool) -> None:
+    model = f"class Model(nn.Module):\n    def {method}(self): ..."
+    history = history_of({"1": {"m.py": model}, "2": {"m.py": model.replace(method, "other")}})
+    source = f"from vllm.m import Model\nm = Model()\nm.{method}()"
+    lacks = missing(answer_for(tmp_path, history, {"a.py": source}))["2"]
+    assert lacks == ["the class vllm.m.Model has no embed"] * is_lost
 
 
 @pytest.mark.parametrize(
