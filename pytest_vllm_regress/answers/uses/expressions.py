@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..api_history.definitions import children, last_name, text_of, walk
+from .blocks import ALL_CAUGHT
 from .guards import ASKS_FOR_MODULE, VersionTests
 from .own_modules import OwnModule, Replaced, named_in
 from .scope import Keys, Scope, key_of, keys_of
@@ -106,6 +107,8 @@ class ExpressionReader:
                     true, false = self._tests.outcome(test, where.names)
                     todo.append((test, where))
                     where = replace(where, probed=where.probed | self._tests.probed(test))
+                    if self._tests.is_unclear(test, where.names):
+                        where = replace(where, caught=ALL_CAUGHT)
                     todo += (body, where.only_for(true)), (other, where.only_for(false))
                 case ast.BoolOp(kind, values):
                     rest = where

@@ -225,6 +225,7 @@ class PythonReader:
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
+        caught = ALL_CAUGHT if self._tests.is_unclear(node.test, scope.names) else scope.caught
         tested = scope.tested or not self._tests.is_open(outcome)
         for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             names = dict(scope.names)
@@ -232,7 +233,9 @@ class PythonReader:
                 names = of_engine(names, v1=is_v1 == (body is node.body))
             branches.append(names)
             certain = scope.certain & (releases - others)
-            branch = replace(scope, names=names, probed=probed, certain=certain, tested=tested)
+            branch = replace(
+                scope, names=names, probed=probed, caught=caught, certain=certain, tested=tested
+            )
             ends |= self._block(body, branch.only_for(releases))
         scope.names.clear()
         scope.names.update(merged(*branches))
