@@ -106,6 +106,15 @@ class UsesAnswer:
         return {name: tuple(releases) for name, releases in lacking.items()}
 
     @property
+    def is_partial(self) -> bool:
+        """Whether the headline is without imports, or arguments of calls of what is named in full,
+        that no release has."""
+        return any(
+            use.kind in ("name", "keyword") and use.part == self.parts[0] and "()" not in use.name
+            for use in self.unknown
+        )
+
+    @property
     def newest(self) -> str:
         return list(self.problems)[-1]
 
@@ -150,12 +159,9 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
 
 
 def _is_known(use: Use, statuses: Sequence[Status]) -> bool:
-    """Return whether what a release lacks of a use counts: a name that no release has may be made
-    at run time, but a call of something that is named in full takes what its sources say."""
-    if use.kind == "version" or any(status.sure and not status.missing for status in statuses):
-        return True
-    is_named = not any("()" in target for target in use.targets)
-    return use.kind == "keyword" and is_named and all(status.sure for status in statuses)
+    """Return whether what a release lacks of a use counts: what no release has may be made at run
+    time, or by the project."""
+    return use.kind == "version" or any(status.sure and not status.missing for status in statuses)
 
 
 def _reachable(checker: UseChecker, use: Use) -> Use:

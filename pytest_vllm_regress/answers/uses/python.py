@@ -38,7 +38,7 @@ from .blocks import (
 )
 from .expressions import COMMAND, ExpressionReader
 from .guards import KeptTest, VersionTests, asks_for_v1, of_engine
-from .own_modules import OwnModule, imports_of
+from .own_modules import OwnModule, Replaced, imports_of
 from .scope import (
     DISTRIBUTION,
     MAX_ALTERNATIVES,
@@ -399,11 +399,26 @@ class PythonReader:
             for name, paths in below(f"{key_of(named)}.", scope.names).items():
                 own.setdefault(f".{name}", paths)
         self._block(node.body, replace(nested, own=own))
+        self._add_members(node, bases, scope)
         self._spend(len(own))
         assigned = {f"{node.name}{key}": paths for key, paths in own.items() if key[1:] and paths}
         scope.names.update({key: p for key, p in assigned.items() if key[len(node.name)] == "."})
         self._overrides(node, bases, scope)
         scope.names.pop(node.name, None)
+
+    def _add_members(self, node: ast.ClassDef, bases: Sequence[str], scope: Scope) -> None:
+        """Note what a class adds to those of vLLM that it inherits from, or that it names as in
+        ``class P(Patch[EngineArgs])``: an object of these may have it, too."""
+        patched = [b.slice for b in node.bases if isinstance(b, ast.Subscript)]
+        owners = [*bases, *(path for owner in patched for path in scope.resolve(owner))]
+        line = node.end_lineno or node.lineno
+        self._spend(len(owners) * len(node.body))
+        self.own.replaced += [
+            Replaced(f"{owner}.{name}", scope.module.file, line, scope.live)
+            for owner in owners
+            for name, _ in declared_in(node)
+            if not (scope.dry or name.startswith("__"))
+        ]
 
     def _overrides(self, node: ast.ClassDef, bases: Sequence[str], scope: Scope) -> None:
         """Record the methods of a class that override those of its bases."""

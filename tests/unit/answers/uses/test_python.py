@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.answers.api_history.store import History
+from pytest_vllm_regress.answers.uses.presentation import report
+from pytest_vllm_regress.util.report import to_terminal
 from tests.unit.answers.api_history.releases import history_of
 from tests.unit.answers.uses.projects import answer_for, missing
 
@@ -303,12 +305,37 @@ def test_a_release_for_which_a_module_raises_on_import_is_not_supported(
     assert list(result.complete) == complete
 
 
-def test_a_keyword_that_no_release_takes_is_missing(tmp_path: Path, two_releases: History) -> None:
-    result = answer_for(
-        tmp_path, two_releases, {"a.py": "from vllm import Params\nParams(never=1)"}
-    )
-    assert missing(result)["1.0"] == missing(result)["2.0"] == ["vllm.params.Params takes no never"]
-    assert result.complete == ()
+@pytest.mark.parametrize(
+    "source", ["from vllm import Params\nParams(never=1)", "from vllm.utils import never"]
+)
+def test_what_no_release_has_is_named_beside_the_headline(
+    tmp_path: Path, two_releases: History, source: str
+) -> None:
+    result = answer_for(tmp_path, two_releases, {"a.py": source})
+    assert missing(result) == {"1.0": [], "2.0": []}
+    text = to_terminal(report(result, "project"))
+    assert "everything else exists in: 1.0 to 2.0" in text
+    assert "never" in text.partition("in no release")[2]
+
+
+@pytest.mark.parametrize(
+    ("patch", "is_added"),
+    [
+        ("class Own(Engine):\n    executor: int = 1", True),
+        ("class P(Patch[Engine]):\n    def executor(self): ...", True),
+        ("class P(Patch[Engine]):\n    kept = Engine().executor\n    def executor(self): ...", False),
+        ("class P(Patch[Other]):\n    executor: int = 1", False),
+    ],
+)  # fmt: skip
+def test_what_the_project_adds_to_a_class_is_not_missed(
+    tmp_path: Path, two_releases: History, patch: str, is_added: bool
+) -> None:
+    files = {
+        "a.py": f"from vllm.llm import Engine\n{patch}",
+        "b.py": "from vllm import LLM\nLLM('m').engine.executor",
+    }
+    lacks = missing(answer_for(tmp_path, two_releases, files))["2.0"]
+    assert lacks == ["the class vllm.llm.Engine has no executor"] * (not is_added)
 
 
 def test_what_is_annotated_with_a_protocol_may_have_more(tmp_path: Path) -> None:
