@@ -178,7 +178,9 @@ class Lookup:
         private name in some packages, or what is imported from the standard library before a
         module has one of its own."""
         timeline = self._history.symbols(module).get(name, [])
-        if BRIEF.fullmatch(module) and timeline:
+        if BRIEF.fullmatch(module):
+            if not timeline:
+                return f"{module}.{name}" not in self._history.table("modules")
             kinds = tuple(filter(None, timeline[1::2]))
             is_constant = any(kind.startswith(("=", f"< {module}:")) for kind in kinds)
             return name.startswith("_") or is_constant

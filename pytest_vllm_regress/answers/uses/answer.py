@@ -20,7 +20,10 @@ _USE_INSTEAD = re.compile(
 LEAVE_OUT = "was removed; leave it out"
 MAX_MOVES = 8
 _POLARITY = re.compile(r"(?:^|[-_])(?:(enable)|disable|no)(?=[-_])")
-_NAME = re.compile(r"--[\w.-]+|VLLM_\w+")
+_NAME = re.compile(
+    r"--[\w.-]+(?: (?!option|flag|arg|param|value|and |or |is |has )[\w.-]+(?= (?:is|has been|will be) ))?|VLLM_\w+"
+)
+"""A variable, or an option, with the value of which a message speaks."""
 _REMOVED = re.compile(r"(?i)deprecat|will be removed|has been removed|no longer")
 _ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
 
@@ -143,7 +146,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
             is_known[key] = _is_known(use, statuses)
         if is_known[key]:
             known.append(use)
-        elif not use.guarded and any(status.missing for status in statuses):
+        elif not use.guarded and _is_lacking(use, statuses):
             unknown.append(use)
     problems = _problems(checker, known)
     result = UsesAnswer(
@@ -162,6 +165,14 @@ def _is_known(use: Use, statuses: Sequence[Status]) -> bool:
     """Return whether what a release lacks of a use counts: what no release has may be made at run
     time, or by the project."""
     return use.kind == "version" or any(status.sure and not status.missing for status in statuses)
+
+
+def _is_lacking(use: Use, statuses: Sequence[Status]) -> bool:
+    """Return whether releases lack something that none has. Of a name in a module that must be
+    known for all of them."""
+    in_module = use.kind == "name" and "()" not in use.name
+    lacks = any(status.missing for status in statuses)
+    return lacks and (not in_module or all(status.sure for status in statuses))
 
 
 def _reachable(checker: UseChecker, use: Use) -> Use:
@@ -311,6 +322,8 @@ def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
             return True
         case "option" | "environment":
             return name in _subjects(message)
+        case "choice":
+            return f"{name} {use.detail}" in _subjects(message)
     return False
 
 

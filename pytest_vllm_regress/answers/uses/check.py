@@ -214,7 +214,9 @@ def _override(use: Use, lookup: Lookup) -> Status:
     passed = signature.without_first()
     too_many = len(passed.positional()) > len(own.positional()) and not own.has("args")
     unknown = [p for p in passed.names().values() if p.name not in own.names()]
-    if own.has("kwargs") or not any(too_many or p.kind == "keyword" for p in unknown):
+    # Who calls any subclass names an optional parameter only for those that have it.
+    is_named = any(p.kind == "keyword" and p.required for p in unknown)
+    if own.has("kwargs") or not (is_named or (too_many and unknown)):
         return THERE
     names = ", ".join(parameter.name for parameter in unknown)
     return Status(f"{method.path} is called with {names}, which the override does not take")

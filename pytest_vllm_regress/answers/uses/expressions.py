@@ -131,7 +131,16 @@ class ExpressionReader:
         name = node.attr
         self._own.mention(f".{name}", node.lineno, scope.live)
         is_own = key_of(node.value) == "."
-        passes_on = getattr(scope.around, "name", "") == name
+        parameters = getattr(scope.around, "args", None)
+        given = (
+            {part.arg for part in walk(parameters) if isinstance(part, ast.arg)}
+            if parameters
+            else ()
+        )
+        is_made_here = (
+            isinstance(node.value, ast.Name) and not is_own and node.value.id not in given
+        )
+        passes_on = getattr(scope.around, "name", "") == name and not is_made_here
         if not (passes_on or _is_of_super(node) or (is_own and not name.startswith("_"))):
             self._own.called.add(name)
 

@@ -306,13 +306,16 @@ class VersionTests:
 
     def chosen(self, keys: Sequence[ast.expr | None]) -> list[Releases]:
         """Return for which releases each entry of a table is for whose keys are releases: those up
-        to the next one. Nothing for other tables."""
+        to the next one, or only its own if there is no other. Nothing for other tables."""
         bounds = [bound for key in keys[:MAX_TABLE] if (bound := self._bound(key)) is not None]
         if not bounds or len(bounds) < len(keys):
             return []
         releases = {v.release[:length] for v in self._versions for length in (2, 3, 4)}
         if not all(bound.release in releases for bound in bounds):
             return []
+        if len(bounds) == 1:
+            (own,) = bounds
+            return [self._where(lambda v: v.release[: len(own.release)] == own.release)[0]]
         since = [self._split(ge, bound)[0] for bound in bounds]
         return [one.difference(*(other for other in since if other < one)) for one in since]
 

@@ -182,6 +182,19 @@ def test_files_that_no_import_names_are_for_the_release_in_their_names(
     assert missing(answer_for(tmp_path, two_releases, files)) == {"1.0": [], "2.0": []}
 
 
+@pytest.mark.parametrize("folder", ["patches_v1.0.0", "vllm_1_0"])
+def test_a_folder_that_is_named_for_a_release_is_for_that_alone(
+    tmp_path: Path, folder: str
+) -> None:
+    old, new = {"a.py": "def f(): ..."}, {"b.py": ""}
+    history = history_of({"0.9.0": new, "1.0.0": old, "1.1.0": new})
+    files = {
+        f"{folder}/datasets.py": "from vllm.a import f",
+        "app.py": "import vllm, datasets",
+    }
+    assert not any(missing(answer_for(tmp_path, history, files)).values())
+
+
 REFUSES = "import vllm.utils as u\nimport other\n"
 
 

@@ -272,6 +272,28 @@ def test_what_another_module_imports_from_vllm_is_followed(
     assert sorted(lacks) == [gone, "vllm.llm.LLM takes no old_option"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class W(Worker):\n    def load(self): ...",
+        "class W(Worker):\n    def run(self): ...\nclass R:\n    def run(self):\n        w = W()\n        w.run()",
+    ],
+)
+def test_arguments_that_nobody_must_pass_are_not_missed(tmp_path: Path, source: str) -> None:
+    first = "class Worker:\n    def load(self): ...\n    def run(self): ..."
+    second = "class Worker:\n    def load(self, *, dummy=0): ...\n    def run(self, prefix=''): ..."
+    history = history_of({"1": {"w.py": first}, "2": {"w.py": second}})
+    files = {"a.py": f"from vllm.w import Worker\n{source}"}
+    assert missing(answer_for(tmp_path, history, files))["2"] == []
+
+
+def test_constants_that_the_history_leaves_out_are_in_no_list(tmp_path: Path) -> None:
+    model = {"models/m.py": "SIZE = 64", "models/__init__.py": ""}
+    files = {"a.py": "from vllm.models.m import SIZE"}
+    result = answer_for(tmp_path, history_of({"1": {}, "2": model}), files)
+    assert result.unknown == ()
+
+
 @pytest.mark.parametrize(("method", "is_lost"), [("embed", True), ("named_parts", False)])
 def test_a_method_that_a_model_loses_is_missed(tmp_path: Path, method: str, is_lost: bool) -> None:
     model = f"class Model(nn.Module):\n    def {method}(self): ..."
