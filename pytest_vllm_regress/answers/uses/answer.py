@@ -253,7 +253,8 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
     if place := _place(history, checker.statuses(use)[release].moved, release):
-        return place.replace(":", ".")
+        path = place.replace(":", ".")
+        return "" if _was_beside(checker, use, path, release) else path
     exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
         name, exists = use.targets[0], partial(checker.has, use.kind, release=release)
@@ -263,6 +264,17 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
         return ""
     advised = next(_advised(history, name, exists), "")
     return LEAVE_OUT if advised and _means_opposite(name, advised) else advised
+
+
+def _was_beside(checker: UseChecker, use: Use, path: str, release: int) -> bool:
+    """Return whether a path meant another object than what is used when both existed."""
+    statuses = checker.statuses(use)[:release]
+    before = [number for number, status in enumerate(statuses) if not status.missing]
+    try:
+        lookup = checker.lookup(before[-1] if before else release)
+        return lookup.find(use.targets[0]).path != lookup.find(path).path
+    except (Missing, Unknown):
+        return False
 
 
 def _place(history: History, moved: str, release: int) -> str:

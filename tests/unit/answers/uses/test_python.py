@@ -474,6 +474,13 @@ def test_the_last_place_of_what_moved_twice_is_named(tmp_path: Path) -> None:
     assert hints == {"1": [], "2": ["vllm.b.f"], "3": ["vllm.c.f"], "4": [""]}
 
 
+def test_what_existed_beside_the_former_object_does_not_replace_it(tmp_path: Path) -> None:
+    both = {"a.py": "class A: ...", "b.py": "class A: ..."}
+    history = history_of({"1": both, "2": {**both, "a.py": ""}})
+    result = answer_for(tmp_path, history, {"m.py": "from vllm.a import A"})
+    assert [problem.instead for problem in result.problems["2"]] == [""]
+
+
 @pytest.mark.parametrize(
     ("handler", "falls_back"),
     [
