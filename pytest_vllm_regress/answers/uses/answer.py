@@ -267,7 +267,9 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
 
 
 def _was_beside(checker: UseChecker, use: Use, path: str, release: int) -> bool:
-    """Return whether a path meant another object than what is used when both existed."""
+    """Return whether a path meant another object of the same name when what is used existed, too."""
+    if use.targets[0].rpartition(".")[2] != path.rpartition(".")[2]:
+        return False  # vLLM had the new name for a while before it removed the old one
     statuses = checker.statuses(use)[:release]
     before = [number for number, status in enumerate(statuses) if not status.missing]
     try:
