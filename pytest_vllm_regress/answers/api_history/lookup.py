@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,6 +29,11 @@ _CLOSED = _GENERATED | {
     *("Exception", "ValueError", "RuntimeError"),
 }
 """Bases outside vLLM that add no public member."""
+_OF_TORCH = re.compile(
+    r"_.*|forward|extra_repr|apply|compile|to|cuda|cpu|float|half|train|eval|requires_grad_|zero_grad"
+    r"|(?:add|register|named)_\w+|\w*(?:state|state_dict|parameters?|buffers?|children|modules?)"
+)
+"""Methods of ``torch.nn.Module``, roughly."""
 _STANDARD = frozenset((*dir(dataclasses), *dir(typing), *dir(functools), *dir(contextlib)))
 """Names of the standard library that modules often import."""
 _LISTED = ("vllm", "vllm.envs")
@@ -70,6 +76,15 @@ class Missing(Exception):
 
 class Unknown(Exception):
     """The sources do not say: a name that is made at run time, or a class that is not vLLM's."""
+
+
+class Lost(Unknown):
+    """A method that a class of vLLM had in another release. As far as is known, its bases outside of
+    vLLM, ``torch.nn.Module``, do not have it."""
+
+    def __init__(self, owner: Symbol, name: str) -> None:
+        super().__init__(name)
+        self.owner, self.name = owner, name
 
 
 def _remembered(function: Callable[P, T]) -> Callable[P, T]:
@@ -163,7 +178,9 @@ class Lookup:
         private name in some packages, or what is imported from the standard library before a
         module has one of its own."""
         timeline = self._history.symbols(module).get(name, [])
-        if BRIEF.fullmatch(module) and timeline:
+        if BRIEF.fullmatch(module):
+            if not timeline:
+                return f"{module}.{name}" not in self._history.table("modules")
             kinds = tuple(filter(None, timeline[1::2]))
             is_constant = any(kind.startswith(("=", f"< {module}:")) for kind in kinds)
             return name.startswith("_") or is_constant
@@ -200,6 +217,8 @@ class Lookup:
             self.member(twin, name)
             raise Unknown
         in_subclass = owner.instance and self._in_subclass(owner, name)
+        if is_open and not (makes_names or in_subclass) and self._is_lost(classes, name):
+            raise Lost(owner, name)
         is_protocol = owner.instance and any("Protocol" in bases_of(c.definition) for c in classes)
         is_left_out = any(BRIEF.fullmatch(c.module) for c in classes) and (
             name.startswith("_") or not any(self._declares(c, name) for c in classes)
@@ -224,6 +243,20 @@ class Lookup:
             not BRIEF.fullmatch(c.module)
             and bool(self._history.symbols(c.module).get(f"{c.name}.{name}"))
             for c in classes
+        )
+
+    def _is_lost(self, classes: list[Symbol], name: str) -> bool:
+        """Return whether one of some classes, of which all bases outside of vLLM are
+        ``torch.nn.Module``, had a method that this does not have."""
+        own = {c.name for c in classes}
+        bases = {base.rpartition(".")[2] for c in classes for base in bases_of(c.definition)} - own
+        methods = (self._history.symbols(c.module).get(f"{c.name}.{name}", []) for c in classes)
+        return (
+            bases <= _CLOSED | {"Module"}
+            and not _OF_TORCH.fullmatch(name)
+            and any(
+                is_function(text) for timeline in methods for text in filter(None, timeline[1::2])
+            )
         )
 
     def _declares(self, owner: Symbol, name: str) -> bool:

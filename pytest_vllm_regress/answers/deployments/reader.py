@@ -64,6 +64,8 @@ __all__ = [
 ]
 _LINE = 100_000
 _TERRAFORM_BLOCK = re.compile(r"(?m)^[ \t]*%\{[^{}\n]*\}[ \t]*$")
+_SAYS = re.compile(r"\s*@?(?:echo|printf)\b[^|>`]*\Z")
+"""A line of a script that only tells the user something."""
 _YAML = re.compile(r"(?m)^(?:apiVersion|kind|services|\w+):")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _TEMPLATES = (
@@ -159,7 +161,12 @@ def read(text: str, name: str) -> Iterator[DeploymentFinding]:
             yield from (Pin(found.replace(" ", ""), 1) for found in _INSTALLED.findall(block))
     for number, line in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", line[:_LINE])
-        yield from (Mention(kind, found, number) for kind, found in names_in(line))
+        is_printed = _SAYS.match(line) is not None
+        yield from (
+            Mention(kind, found, number)
+            for kind, found in names_in(line)
+            if kind == "environment" or not is_printed
+        )
         if "vllm" not in line.lower():
             continue
         for image in _IMAGE_IN_TEXT.findall(line):

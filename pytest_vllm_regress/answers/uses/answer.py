@@ -20,7 +20,10 @@ _USE_INSTEAD = re.compile(
 LEAVE_OUT = "was removed; leave it out"
 MAX_MOVES = 8
 _POLARITY = re.compile(r"(?:^|[-_])(?:(enable)|disable|no)(?=[-_])")
-_NAME = re.compile(r"--[\w.-]+|VLLM_\w+")
+_NAME = re.compile(
+    r"--[\w.-]+(?: (?!option|flag|arg|param|value|and |or |is |has )[\w.-]+(?= (?:is|has been|will be) ))?|VLLM_\w+"
+)
+"""A variable, or an option, with the value of which a message speaks."""
 _REMOVED = re.compile(r"(?i)deprecat|will be removed|has been removed|no longer")
 _ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
 
@@ -106,6 +109,15 @@ class UsesAnswer:
         return {name: tuple(releases) for name, releases in lacking.items()}
 
     @property
+    def is_partial(self) -> bool:
+        """Whether the headline is without imports, or arguments of calls of what is named in full,
+        that no release has."""
+        return any(
+            use.kind in ("name", "keyword") and use.part == self.parts[0] and "()" not in use.name
+            for use in self.unknown
+        )
+
+    @property
     def newest(self) -> str:
         return list(self.problems)[-1]
 
@@ -134,7 +146,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
             is_known[key] = _is_known(use, statuses)
         if is_known[key]:
             known.append(use)
-        elif not use.guarded and any(status.missing for status in statuses):
+        elif not use.guarded and _is_lacking(use, statuses):
             unknown.append(use)
     problems = _problems(checker, known)
     result = UsesAnswer(
@@ -150,12 +162,17 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
 
 
 def _is_known(use: Use, statuses: Sequence[Status]) -> bool:
-    """Return whether what a release lacks of a use counts: a name that no release has may be made
-    at run time, but a call of something that is named in full takes what its sources say."""
-    if use.kind == "version" or any(status.sure and not status.missing for status in statuses):
-        return True
-    is_named = not any("()" in target for target in use.targets)
-    return use.kind == "keyword" and is_named and all(status.sure for status in statuses)
+    """Return whether what a release lacks of a use counts: what no release has may be made at run
+    time, or by the project."""
+    return use.kind == "version" or any(status.sure and not status.missing for status in statuses)
+
+
+def _is_lacking(use: Use, statuses: Sequence[Status]) -> bool:
+    """Return whether releases lack something that none has. Of a name in a module that must be
+    known for all of them."""
+    in_module = use.kind == "name" and "()" not in use.name
+    lacks = any(status.missing for status in statuses)
+    return lacks and (not in_module or all(status.sure for status in statuses))
 
 
 def _reachable(checker: UseChecker, use: Use) -> Use:
@@ -236,7 +253,8 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
     if place := _place(history, checker.statuses(use)[release].moved, release):
-        return place.replace(":", ".")
+        path = place.replace(":", ".")
+        return "" if _was_beside(checker, use, path, release) else path
     exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
         name, exists = use.targets[0], partial(checker.has, use.kind, release=release)
@@ -246,6 +264,19 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
         return ""
     advised = next(_advised(history, name, exists), "")
     return LEAVE_OUT if advised and _means_opposite(name, advised) else advised
+
+
+def _was_beside(checker: UseChecker, use: Use, path: str, release: int) -> bool:
+    """Return whether a path meant another object of the same name when what is used existed, too."""
+    if use.targets[0].rpartition(".")[2] != path.rpartition(".")[2]:
+        return False  # vLLM had the new name for a while before it removed the old one
+    statuses = checker.statuses(use)[:release]
+    before = [number for number, status in enumerate(statuses) if not status.missing]
+    try:
+        lookup = checker.lookup(before[-1] if before else release)
+        return lookup.find(use.targets[0]).path != lookup.find(path).path
+    except (Missing, Unknown):
+        return False
 
 
 def _place(history: History, moved: str, release: int) -> str:
@@ -305,6 +336,8 @@ def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
             return True
         case "option" | "environment":
             return name in _subjects(message)
+        case "choice":
+            return f"{name} {use.detail}" in _subjects(message)
     return False
 
 

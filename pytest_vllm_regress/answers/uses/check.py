@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from ..api_history.definitions import Option, Signature, is_class, is_function, signature_of
-from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
+from ..api_history.lookup import Lookup, Lost, Missing, Symbol, Unknown
 from ..api_history.store import History, intervals
 from .strings import PARSER_OPTIONS, metric_spellings
 from .use import Use
@@ -46,6 +47,9 @@ class UseChecker:
         key = use.key
         if key not in self._cache:
             statuses = [_status(use, lookup) for lookup in self._lookups]
+            keywords = use.call.keywords if use.call and "()" in use.targets[0] else ()
+            if not all(map(partial(self._takes, use), keywords)):
+                statuses = [UNSURE] * len(statuses)  # another object has the name, too
             if use.kind == "override":
                 # Before the first release with the method it is one of the project's own.
                 first = statuses.index(THERE) if THERE in statuses else len(statuses)
@@ -60,6 +64,11 @@ class UseChecker:
                     statuses[number] = UNSURE  # it calls the method by its former name, too
             self._cache[key] = tuple(statuses)
         return self._cache[key]
+
+    def _takes(self, call: Use, keyword: str) -> bool:
+        """Return whether any release may take a keyword in a call."""
+        statuses = self.statuses(Use("keyword", call.targets, call.place, keyword))
+        return THERE in statuses or not any(status.missing for status in statuses)
 
     def _renaming(self, method: str) -> Iterator[int]:
         """Yield the releases that ask projects to rename a method."""
@@ -130,12 +139,12 @@ def _name(use: Use, lookup: Lookup) -> Status:
         try:
             lookup.find(target)
             return THERE
-        except Missing as missing:
+        except (Missing, Lost) as missing:
             lacks.append(_missing(target, missing))
     return lacks[0]
 
 
-def _missing(target: str, missing: Missing) -> Status:
+def _missing(target: str, missing: Missing | Lost) -> Status:
     owner, name = missing.owner, missing.name
     if owner is None:
         return Status(f"the package {name} does not exist")
@@ -205,7 +214,9 @@ def _override(use: Use, lookup: Lookup) -> Status:
     passed = signature.without_first()
     too_many = len(passed.positional()) > len(own.positional()) and not own.has("args")
     unknown = [p for p in passed.names().values() if p.name not in own.names()]
-    if own.has("kwargs") or not any(too_many or p.kind == "keyword" for p in unknown):
+    # Who calls any subclass names an optional parameter only for those that have it.
+    is_named = any(p.kind == "keyword" and p.required for p in unknown)
+    if own.has("kwargs") or not (is_named or (too_many and unknown)):
         return THERE
     names = ", ".join(parameter.name for parameter in unknown)
     return Status(f"{method.path} is called with {names}, which the override does not take")

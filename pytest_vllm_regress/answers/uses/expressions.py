@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..api_history.definitions import children, last_name, text_of, walk
+from .blocks import ALL_CAUGHT
 from .guards import ASKS_FOR_MODULE, VersionTests
 from .own_modules import OwnModule, Replaced, named_in
 from .scope import Keys, Scope, key_of, keys_of
@@ -52,6 +53,8 @@ class ExpressionReader:
             match node:
                 case ast.Name(name):
                     self._own.mention(name, node.lineno, where.live)
+                    if name in where.module.starred and (paths := where.resolve(node)):
+                        self.use(Use("name", paths, where.place(node)), "attribute", where)
                 case ast.Attribute(ctx=ast.Store()):
                     pass  # an assignment makes the attribute; what it belongs to is read below
                 case ast.Attribute() if id(node) not in inner:
@@ -104,6 +107,8 @@ class ExpressionReader:
                     true, false = self._tests.outcome(test, where.names)
                     todo.append((test, where))
                     where = replace(where, probed=where.probed | self._tests.probed(test))
+                    if self._tests.is_unclear(test, where.names):
+                        where = replace(where, caught=ALL_CAUGHT)
                     todo += (body, where.only_for(true)), (other, where.only_for(false))
                 case ast.BoolOp(kind, values):
                     rest = where
@@ -126,7 +131,16 @@ class ExpressionReader:
         name = node.attr
         self._own.mention(f".{name}", node.lineno, scope.live)
         is_own = key_of(node.value) == "."
-        passes_on = getattr(scope.around, "name", "") == name
+        parameters = getattr(scope.around, "args", None)
+        given = (
+            {part.arg for part in walk(parameters) if isinstance(part, ast.arg)}
+            if parameters
+            else ()
+        )
+        is_made_here = (
+            isinstance(node.value, ast.Name) and not is_own and node.value.id not in given
+        )
+        passes_on = getattr(scope.around, "name", "") == name and not is_made_here
         if not (passes_on or _is_of_super(node) or (is_own and not name.startswith("_"))):
             self._own.called.add(name)
 

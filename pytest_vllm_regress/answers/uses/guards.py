@@ -53,12 +53,18 @@ _VERSION_RANGE = re.compile(
     r"(?i)_*(?:requires?|check|supported|for|if|only)?_*versions?(?:_*(?:range|is|in|between|spec|check|guard))?"
 )
 """Names of functions that are given a range of versions, and name no package."""
+_OF_OTHER = re.compile(
+    r"(?i)torch|transformers|cuda|python|(?:^|_)py|sglang|triton|numpy|(?:^|_)(?:hf|np|tf|jax|ray)(?:_|$)"
+)
+"""Names of decorators that ask for versions of another package."""
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _ENGINE_NAME = re.compile(r"(?i)vllm|engine")
 """Names of variables that hold "V0" or "V1" as the engine, rather than as a model or a protocol."""
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _SKIPS = ("skipif", "skipunless")
 """Decorators that leave tests out, in lower case."""
+_TESTS = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.DictComp, ast.ListComp, ast.SetComp)
+_IDENTITY = (ast.Is, ast.IsNot)
 _LISTS_PARAMETERS = ("signature", "getfullargspec", "fields")
 
 
@@ -69,7 +75,8 @@ class KeptTest:
     ``outcome``: None if it is true or false for any release. ``exists``: for which releases the
     name may be other than None, and for which it may be None. ``signature``: of what it is one.
     ``versions``: the constant versions that the name holds; ``allowed``: the range of versions.
-    ``returns``: what a function returns, with its parameters and what names mean in it.
+    ``returns``: what a function returns, with its parameters and what names mean in it; or what a
+    mapping has for its key. ``unclear``: see ``VersionTests.is_unclear``.
     """
 
     outcome: Branches | None
@@ -79,6 +86,7 @@ class KeptTest:
     versions: tuple[Version, ...] = ()
     allowed: SpecifierSet | None = None
     returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
+    unclear: bool = False
 
 
 class VersionTests:
@@ -122,10 +130,20 @@ class VersionTests:
                 probed_names(value) if any(map(_is_probe, walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
+        match value:
+            case ast.Dict(keys, values) if len(keys) <= MAX_TABLE:
+                for key, entry in zip(keys, values, strict=True):
+                    if text := text_of(key):
+                        self.keep(f"{name}[{text}]", entry, names)
+            case ast.DictComp(ast.Name(key), entry, [ast.comprehension(ast.Name(target))]) if (
+                key == target and _is_small(entry)
+            ):
+                self.kept[name] = KeptTest(None, returns=(entry, (key,), names))
         versions, allowed = self._bounds(value), self._allowed(value)
-        if versions or allowed:
+        unclear = isinstance(value, _TESTS) and self.is_unclear(value, names)
+        if versions or allowed or unclear:
             kept = self.kept.get(name, KeptTest(None))
-            self.kept[name] = replace(kept, versions=versions, allowed=allowed)
+            self.kept[name] = replace(kept, versions=versions, allowed=allowed, unclear=unclear)
 
     def keep_function(
         self,
@@ -160,8 +178,9 @@ class VersionTests:
             outcome,
             probed=frozenset[str]().union(*map(probed_names, probes)),
             returns=(single, parameters, names) if single else None,
+            unclear=any(isinstance(v, _TESTS) and self.is_unclear(v, names) for v in values),
         )
-        if outcome or kept.probed or single:
+        if outcome or kept.probed or single or kept.unclear:
             self.kept[name] = kept
 
     def keep_attempt(
@@ -182,6 +201,10 @@ class VersionTests:
 
     def decorated(self, decorator: ast.expr, names: Names) -> Releases:
         """Return the releases for which a decorator lets a function run."""
+        match decorator:
+            case ast.Call(function, [single], []) if not _OF_OTHER.search(last_name(function)):
+                if allowed := self._allowed(single):
+                    return self._within(allowed)[0]
         if isinstance(decorator, (ast.Call, ast.Name, ast.Attribute)):
             return self.outcome(decorator, names)[0]
         return self.all
@@ -223,6 +246,16 @@ class VersionTests:
                     return kept.outcome
                 if kept.returns and isinstance(test, ast.Call):
                     return self._returned(test, *kept.returns, names)
+            case ast.Subscript(mapping, key) if kept := self.kept.get(
+                f"{key_of(mapping)}[{text_of(key)}]"
+            ) or self.kept.get(key_of(mapping)):
+                if kept.outcome:
+                    return kept.outcome
+                if kept.returns:
+                    return self._returned(ast.Call(mapping, [key], []), *kept.returns, names)
+            case ast.Call(ast.Name("any" | "all" as which), [values]) if parts := _each(values):
+                kind = ast.Or() if which == "any" else ast.And()
+                return self.outcome(ast.BoolOp(kind, parts), names)
             case ast.Call(ast.Name("bool" | "callable"), [value]):
                 return self.outcome(value, names)
             case ast.Compare(left, [ast.Is() | ast.IsNot() as kind], [ast.Constant(None)]):
@@ -273,19 +306,41 @@ class VersionTests:
 
     def chosen(self, keys: Sequence[ast.expr | None]) -> list[Releases]:
         """Return for which releases each entry of a table is for whose keys are releases: those up
-        to the next one. Nothing for other tables."""
+        to the next one, or only its own if there is no other. Nothing for other tables."""
         bounds = [bound for key in keys[:MAX_TABLE] if (bound := self._bound(key)) is not None]
         if not bounds or len(bounds) < len(keys):
             return []
         releases = {v.release[:length] for v in self._versions for length in (2, 3, 4)}
         if not all(bound.release in releases for bound in bounds):
             return []
+        if len(bounds) == 1:
+            (own,) = bounds
+            return [self._where(lambda v: v.release[: len(own.release)] == own.release)[0]]
         since = [self._split(ge, bound)[0] for bound in bounds]
         return [one.difference(*(other for other in since if other < one)) for one in since]
 
     def is_open(self, outcome: Branches) -> bool:
         """Return whether a test says nothing about the release."""
         return outcome == self._any
+
+    def is_unclear(self, test: ast.expr | None, names: Names) -> bool:
+        """Return whether a test depends on the release in a way that is not understood."""
+        if test is None or not self.is_open(self.outcome(test, names)):
+            return False
+        operands: list[ast.expr] = []
+        for node in walk(test):
+            kept = self.kept.get(key_of(node))
+            if kept and kept.unclear:
+                return True
+            match node:
+                case ast.Compare(left, kinds, others) if not isinstance(kinds[0], _IDENTITY):
+                    operands += [left, *others]
+                case ast.Call(function, arguments):
+                    operands += [*arguments, getattr(function, "value", function)]
+        return any(
+            is_version(operand, names) or part_of_version(operand, names) is not None
+            for operand in operands
+        )
 
     def exists(self, path: str) -> Branches:
         """Return the releases that may have what a path means, and those that may lack it."""
@@ -388,12 +443,14 @@ class VersionTests:
                 return kept.allowed
             case ast.Call(function, [text]) if last_name(function) == "SpecifierSet":
                 return specifiers_of(text_of(text))
-        return None
+        written = text_of(node)
+        is_range = written.startswith(("<", ">", "=", "!", "~")) and written not in _OPERATORS
+        return specifiers_of(written) if is_range else None
 
     def _contained(self, container: ast.expr) -> Branches:
         """Judge whether the version is in a range or a list."""
         if (allowed := self._allowed(container)) is not None:
-            return self._where(lambda version: allowed.contains(version, prereleases=True))
+            return self._within(allowed)
         bounds = self._bounds(container)
         return self._where(lambda version: version in bounds) if bounds else self._any
 
@@ -417,9 +474,8 @@ class VersionTests:
         is_range = _VERSION_RANGE.fullmatch(name) is not None
         if "vllm" not in name.lower() and "vllm" not in texts and not is_range:
             return self._any
-        for text in texts:
-            if text[:1] in "<>=!~" and text not in _OPERATORS and (allowed := specifiers_of(text)):
-                return self._where(lambda version: allowed.contains(version, prereleases=True))
+        if allowed := next(filter(None, map(self._allowed, call.args)), None):
+            return self._within(allowed)
         if is_range:
             return self._any
         bounds = list(filter(None, map(self._bound, call.args)))
@@ -441,6 +497,9 @@ class VersionTests:
                 Version(".".join(map(str, v.release[:length]))) if length else v, bound
             )
         )
+
+    def _within(self, allowed: SpecifierSet) -> Branches:
+        return self._where(lambda version: allowed.contains(version, prereleases=True))
 
     def _where(self, holds: Callable[[Version], bool]) -> Branches:
         true = frozenset(n for n, version in enumerate(self._versions) if holds(version))
@@ -470,6 +529,22 @@ def _inlined(value: ast.expr | None, function: ast.AST) -> ast.expr | None:
         if _is_small(value):
             value = _Filled(once).visit(copy.deepcopy(value))
     return value
+
+
+def _each(values: ast.expr) -> list[ast.expr]:
+    """Return the tests of which ``any`` or ``all`` of a list or a generator asks for one or all; none
+    if they are not written out."""
+    match values:
+        case ast.Tuple(parts) | ast.List(parts):
+            return parts
+        case ast.GeneratorExp(
+            element, [ast.comprehension(ast.Name(name), series, [])]
+        ) | ast.ListComp(element, [ast.comprehension(ast.Name(name), series, [])]) if _is_small(
+            element
+        ):
+            parts = getattr(series, "elts", [])[:MAX_TABLE]
+            return [_Filled({name: part}).visit(copy.deepcopy(element)) for part in parts]
+    return []
 
 
 def _is_small(node: ast.AST) -> bool:

@@ -17,7 +17,8 @@ from .scope import Releases
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
 _MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
 _FOR_RELEASE = re.compile(r"vllm\w*_\d+_\d+")
-_VERSION_IN_PATH = re.compile(r"(?:^|[/_-]|vllm)v?(\d_\d+(?:_\d+)?)(?=[/_.-]|$)")
+_VERSION_IN_PATH = re.compile(r"(?:^|[/_-]|vllm)v?(\d[._]\d+(?:[._]\d+)?)(?=[/_.-]|$)")
+_FULL_VERSION = re.compile(r"(?:^|[/_-])v\d[._]\d+[._]\d+/")
 MAX_IMPORTS = 200_000
 """Limit of the pairs of an import and a file that it may load."""
 
@@ -142,7 +143,8 @@ def named_for(
     imported = {file for statements in loads.values() for file, _ in statements}
     groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in imports:
-        if "vllm" in file.lower() and (version := _VERSION_IN_PATH.search(file)):
+        is_of_vllm = "vllm" in file.lower() or _FULL_VERSION.search(file)
+        if is_of_vllm and (version := _VERSION_IN_PATH.search(file)):
             number = version[1].replace("_", ".")
             groups[file[: version.start(1)]][number].append(file)
     return {
@@ -150,7 +152,7 @@ def named_for(
         for versions in groups.values()
         for files, live in zip(versions.values(), chosen(list(versions)), strict=False)
         for file in files
-        if file not in imported and file not in programs
+        if (file not in imported or "." in _folder(file)) and file not in programs
     }
 
 

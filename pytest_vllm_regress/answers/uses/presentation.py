@@ -57,7 +57,8 @@ def _headline(answer: UsesAnswer) -> Iterator[str]:
     releases = list(answer.problems)
     complete = span(answer.complete, releases) or "no release"
     count = f"{len(answer.complete)} of {len(releases)} releases, {releases[0]} to {releases[-1]}"
-    yield f"everything exists in: {complete} ({count})"
+    everything = "everything else" if answer.is_partial else "everything"
+    yield f"{everything} exists in: {complete} ({count})"
     for part in answer.parts[1:]:
         if (complete_for := answer.complete_for(part)) != answer.complete:
             yield f"{part}: everything exists in {span(complete_for, releases) or 'no release'}"

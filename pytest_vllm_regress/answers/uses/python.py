@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ..api_history.definitions import (
     Signature,
@@ -37,7 +38,7 @@ from .blocks import (
 )
 from .expressions import COMMAND, ExpressionReader
 from .guards import KeptTest, VersionTests, asks_for_v1, of_engine
-from .own_modules import OwnModule, imports_of
+from .own_modules import OwnModule, Replaced, imports_of
 from .scope import (
     DISTRIBUTION,
     MAX_ALTERNATIVES,
@@ -51,6 +52,7 @@ from .scope import (
     Scope,
     is_distribution,
     is_version,
+    key_of,
     merged,
     returns_version_of_argument,
 )
@@ -61,6 +63,7 @@ MAX_WORK = 5_000_000
 """Limit of the uses in one file, the names that are copied for its branches, and the nodes visited
 for its handlers: products of parts."""
 
+T = TypeVar("T")
 Exported = tuple[Names, Mapping[str, KeptTest]]
 NOTHING: Exported = ({}, {})
 Exports = Callable[[ast.ImportFrom, str, str], Exported]
@@ -127,6 +130,7 @@ class PythonReader:
             self._fields,
             certain=everywhere,
         )
+        scope.names.update(imported_by_program(module))
         self._block(tree.body, scope)
         return module.uses
 
@@ -221,6 +225,7 @@ class PythonReader:
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
+        caught = ALL_CAUGHT if self._tests.is_unclear(node.test, scope.names) else scope.caught
         tested = scope.tested or not self._tests.is_open(outcome)
         for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             names = dict(scope.names)
@@ -228,7 +233,9 @@ class PythonReader:
                 names = of_engine(names, v1=is_v1 == (body is node.body))
             branches.append(names)
             certain = scope.certain & (releases - others)
-            branch = replace(scope, names=names, probed=probed, certain=certain, tested=tested)
+            branch = replace(
+                scope, names=names, probed=probed, caught=caught, certain=certain, tested=tested
+            )
             ends |= self._block(body, branch.only_for(releases))
         scope.names.clear()
         scope.names.update(merged(*branches))
@@ -314,8 +321,24 @@ class PythonReader:
                 self._expressions.use(replace(use, targets=(module,)), "module", scope)
                 use = replace(use, roots=(module,))
             self._expressions.use(use, "name", scope)
-            scope.names[name] = (path,)
+            if alias.name == "*":
+                self._take_all(module, scope)
+            else:
+                scope.names[name] = (path,)
         return rest
+
+    def _take_all(self, module: str, scope: Scope) -> None:
+        """Bind the names that nothing but ``from vllm.x import *`` can bind, if any release has
+        them there."""
+        names = scope.module.undefined
+        if scope.module.name_counts[0]["*"] > 1:
+            return  # another module may have them
+        self._spend(len(names))
+        for name in names:
+            path = f"{module}.{name}"
+            if self._tests.exists(path)[1] != self._tests.all:
+                scope.names[name] = (path,)
+                scope.module.starred.add(name)
 
     def _import_or_skip(
         self, node: ast.Expr | ast.Assign, call: ast.Call, scope: Scope
@@ -339,11 +362,8 @@ class PythonReader:
             if paths := names.get(exported + suffix):
                 scope.names[name + suffix] = paths
         start = f"{exported}."
-        self._tests.kept |= {
-            f"{name}.{key.removeprefix(start)}": test
-            for key, test in kept.items()
-            if key.startswith(start)
-        }
+        self._tests.kept |= {f"{name}.{key}": test for key, test in below(start, kept).items()}
+        scope.names.update({f"{name}.{key}": paths for key, paths in below(start, names).items()})
 
     def _class(self, node: ast.ClassDef, scope: Scope) -> None:
         scope = self._decorated(node, scope)
@@ -373,12 +393,32 @@ class PythonReader:
             for entry in node.body
             if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
         }
-        for entry in node.body:
-            if isinstance(entry, Function | ast.ClassDef):
-                own.setdefault(f".{entry.name}", ())
+        for name, annotation in declared_in(node):
+            own.setdefault(f".{name}", scope.annotated(annotation))
+        for named in named_bases:
+            for name, paths in below(f"{key_of(named)}.", scope.names).items():
+                own.setdefault(f".{name}", paths)
         self._block(node.body, replace(nested, own=own))
+        self._add_members(node, bases, scope)
+        self._spend(len(own))
+        assigned = {f"{node.name}{key}": paths for key, paths in own.items() if key[1:] and paths}
+        scope.names.update({key: p for key, p in assigned.items() if key[len(node.name)] == "."})
         self._overrides(node, bases, scope)
         scope.names.pop(node.name, None)
+
+    def _add_members(self, node: ast.ClassDef, bases: Sequence[str], scope: Scope) -> None:
+        """Note what a class adds to those of vLLM that it inherits from, or that it names as in
+        ``class P(Patch[EngineArgs])``: an object of these may have it, too."""
+        patched = [b.slice for b in node.bases if isinstance(b, ast.Subscript)]
+        owners = [*bases, *(path for owner in patched for path in scope.resolve(owner))]
+        line = node.end_lineno or node.lineno
+        self._spend(len(owners) * len(node.body))
+        self.own.replaced += [
+            Replaced(f"{owner}.{name}", scope.module.file, line, scope.live)
+            for owner in owners
+            for name, _ in declared_in(node)
+            if not (scope.dry or name.startswith("__"))
+        ]
 
     def _overrides(self, node: ast.ClassDef, bases: Sequence[str], scope: Scope) -> None:
         """Record the methods of a class that override those of its bases."""
@@ -491,7 +531,9 @@ class PythonReader:
                     self._tests.keep(f".{name}", node.value, scope.names)
                     if keys := scope.passed(node.value):
                         scope.own_keys[name] = {**scope.own_keys.get(name, {}), **keys}
-                    if not is_none:
+                    if is_none:
+                        scope.own.setdefault(f".{name}", ())
+                    else:
                         known = scope.own.get(f".{name}")
                         same = known is None or set(known) <= set(bound)
                         scope.own[f".{name}"] = scope.names[f".{name}"] = bound if same else ()
@@ -514,6 +556,43 @@ class PythonReader:
             for number, name in enumerate(getattr(target, "elts", ())):
                 if isinstance(name, ast.Name):
                     scope.names[name.id] = (f"{PART}{number}",)
+
+
+def imported_by_program(module: Module) -> Names:
+    """Return what of vLLM only ``if __name__ == "__main__"`` imports: functions above it have these
+    names, too."""
+    imports = [
+        entry
+        for node in module.tree.body
+        if isinstance(node, ast.If) and key_of(getattr(node.test, "left", None)) == "__name__"
+        for entry in walk(node)
+        if isinstance(entry, ast.ImportFrom) and (entry.module or "").partition(".")[0] == "vllm"
+    ]
+    return {
+        name: (f"{entry.module}.{alias.name}",)
+        for entry in imports
+        for alias in entry.names
+        if module.name_counts[0][name := bound_by(alias)] == 1 and name != "*"
+    }
+
+
+def declared_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the names that the body of a class binds, with their annotations."""
+    for entry in node.body:
+        match entry:
+            case ast.AnnAssign(ast.Name(name), annotation):
+                yield name, annotation
+            case ast.Assign(targets):
+                yield from ((target.id, None) for target in targets if isinstance(target, ast.Name))
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                yield name, None
+
+
+def below(start: str, values: Mapping[str, T]) -> dict[str, T]:
+    """Return the values whose names begin with ``start``, by the rest of their names."""
+    return {
+        name.removeprefix(start): value for name, value in values.items() if name.startswith(start)
+    }
 
 
 def _expressions_of(node: ast.stmt) -> Iterator[ast.expr]:

@@ -4,6 +4,7 @@ the keywords in a dict."""
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -171,6 +172,8 @@ class Module:
     cell: int
     text: str
     uses: list[Use] = field(default_factory=list)
+    starred: set[str] = field(default_factory=set)
+    """Names that are bound by ``from vllm.x import *``."""
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:
@@ -189,6 +192,14 @@ class Module:
             or (isinstance(node, ast.Constant) and node.value == "sys.modules")
             for node in self.nodes
         )
+
+    @cached_property
+    def undefined(self) -> frozenset[str]:
+        """Public names that are read, and that neither the source nor Python binds."""
+        bound, loaded = self.name_counts
+        inner = {getattr(node, "arg", getattr(node, "name", None)) for node in self.nodes}
+        names = (name for name in loaded if name[:1] != "_" and not bound[name])
+        return frozenset(names).difference(dir(builtins), filter(None, inner))
 
     @cached_property
     def name_counts(self) -> tuple[Counter[str], Counter[str]]:

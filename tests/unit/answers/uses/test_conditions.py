@@ -42,6 +42,15 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         f"import vllm\nif Version(vllm.__version__).major < 2:\n    {OLD}",
         f"import vllm\nif int(vllm.__version__.split('.')[0]) == 1:\n    {OLD}",
         f"import vllm\nmajor, minor = map(int, vllm.__version__.split('.')[:2])\nif (major, minor) < (2, 0):\n    {OLD}",
+        f"import vllm\nclear = {{v: vllm.__version__.startswith(v) for v in KNOWN}}\nif any(clear[v] for v in ('0.9', '1.')):\n    {OLD}",
+        f"import vllm\nclear = {{'old': vllm.__version__ < '2.0', 'x': y}}\nif all([x, clear['old']]):\n    {OLD}",
+        f"OLDER = '>=0.5,<2.0'\n@for_release(OLDER)\ndef f():\n    {OLD}",
+        f"@for_release('<2.0')\ndef f():\n    {OLD}",
+        # Tests of the release that are not understood.
+        f"import vllm\nif vllm.__version__ in known:\n    {OLD}\nelse:\n    {NEW}",
+        f"import vllm\nis_old = [f(vllm.__version__) for f in checks]\nif any(is_old):\n    {OLD}",
+        f"import vllm\ndef is_old():\n    return not matches('1', vllm.__version__)\nif is_old():\n    {OLD}",
+        f"from vllm import LLM, __version__ as v\nx = {CALL} if old(v) else LLM('m')",
         # Modules that are looked for.
         f"if importlib.util.find_spec('vllm.utils.get_port') is not None:\n    {OLD}",
         f"if has_module('vllm.utils.get_port'):\n    {OLD}",
@@ -171,6 +180,19 @@ def test_files_that_no_import_names_are_for_the_release_in_their_names(
         "app/__init__.py": "import vllm\nload(f'patches.{name}')",
     }
     assert missing(answer_for(tmp_path, two_releases, files)) == {"1.0": [], "2.0": []}
+
+
+@pytest.mark.parametrize("folder", ["patches_v1.0.0", "vllm_1_0"])
+def test_a_folder_that_is_named_for_a_release_is_for_that_alone(
+    tmp_path: Path, folder: str
+) -> None:
+    old, new = {"a.py": "def f(): ..."}, {"b.py": ""}
+    history = history_of({"0.9.0": new, "1.0.0": old, "1.1.0": new})
+    files = {
+        f"{folder}/datasets.py": "from vllm.a import f",
+        "app.py": "import vllm, datasets",
+    }
+    assert not any(missing(answer_for(tmp_path, history, files)).values())
 
 
 REFUSES = "import vllm.utils as u\nimport other\n"

@@ -147,7 +147,8 @@ def test_a_name_means_what_its_engine_has_in_the_branch_for_that(tmp_path: Path)
         "if x:\n    from vllm.outputs import Out\nelse:\n    from vllm.v1.outputs import Out\n"
     )
     calls = "Out(new=1)\nelse:\n    Out(old=1)"
-    history = history_of({"1.0": files})
+    both = "class Out:\n    def __init__(self, old=1, new=1): ..."
+    history = history_of({"1.0": files, "2.0": dict.fromkeys(files, both)})
     for test, lacks in (
         ("VLLM_ENGINE == 'V1'", []),
         ("model == 'V1'", ["vllm.outputs.Out takes no new"]),

@@ -144,7 +144,9 @@ def test_a_test_that_starts_no_process_has_no_commands(
 MESSAGES = """
 _A = "--gone is deprecated and will be removed in v3. It has no effect: it follows --kept."
 _B = "--disable-noise is deprecated. Use --enable-noise instead."
+_C = "--level low is deprecated and will be removed in v3."
 parser.add_argument("--kept")
+parser.add_argument("--level", choices=["low", "high"])
 parser.add_argument("--gone")
 parser.add_argument("--enable-noise")
 """
@@ -152,8 +154,10 @@ parser.add_argument("--enable-noise")
 
 def test_only_what_a_message_is_about_will_be_removed(tmp_path: Path) -> None:
     history = history_of({"1": {"engine/arg_utils.py": MESSAGES}})
-    result = answer_for(tmp_path, history, {"run.sh": "vllm serve m --kept --gone 1\n"})
-    assert [deprecation.use.name for deprecation in result.deprecated] == ["--gone"]
+    for level, expected in (("high", ["--gone"]), ("low", ["--gone", "--level low"])):
+        script = f"vllm serve m --kept --gone 1 --level {level}\n"
+        result = answer_for(tmp_path, history, {"run.sh": script})
+        assert [deprecation.use.name for deprecation in result.deprecated] == expected
 
 
 def test_the_opposite_is_no_replacement(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.answers.api_history.store import History
+from pytest_vllm_regress.answers.uses.presentation import report
+from pytest_vllm_regress.util.report import to_terminal
 from tests.unit.answers.api_history.releases import history_of
 from tests.unit.answers.uses.projects import answer_for, missing
 
@@ -85,6 +87,16 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         (f"try:\n    {OLD}\nexcept Exception:\n    logger.warning('no')\nget_port()", "the module vllm.utils has no get_port"),
         (f"def has_port():\n    return torch.version.cuda\nif has_port():\n    {OLD}", "the module vllm.utils has no get_port"),
         (f"@version_range('>=1.0')\ndef f():\n    {OLD}", "the module vllm.utils has no get_port"),
+        (
+            "def f(): LLM('m', old_option=1)\nif __name__ == '__main__':\n    if x:\n        from vllm import LLM\n    f()",
+            "vllm.llm.LLM takes no old_option",
+        ),
+        ("from vllm.utils import *\nget_port()", "the module vllm.utils has no get_port"),
+        ("from vllm.worker import *\nclass W(Worker):\n    def f(self): super().start()", "the class vllm.worker.Worker has no start"),
+        (
+            "from vllm import LLM\nclass A:\n    def __init__(self): self.x = LLM('m')\nclass B(Other, A):\n    def f(self): self.x.engine.executor",
+            "the class vllm.llm.Engine has no executor",
+        ),
     ],
 )  # fmt: skip
 def test_what_breaks(tmp_path: Path, two_releases: History, source: str, text: str) -> None:
@@ -193,6 +205,11 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         "from vllm.worker import Worker\nclass W(Worker):\n    def start(self): ...\ndef f(w): w.start()",
         "from vllm.worker import Worker\nclass W(Worker):\n    def start(self): super().start()\ndef f(w): w.start()",
         "from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): ...\nclass Runner:\n    def f(self): self.worker.load('p')",
+        "from vllm.worker import Worker\nclass W(Worker):\n    start: int = 1\n    def f(self): self.start",
+        "from vllm.worker import Worker\nclass W(Worker):\n    def __init__(self): self.start = None\n    def f(self): self.start",
+        "from vllm.utils import *\nfrom other import *\nget_port()",
+        "from vllm.utils import *\ndef f(get_port): get_port()",
+        "from vllm import LLM\nif x:\n    m = LLM('m')\nelse:\n    m = other()\nm.generate(input_ids=1)",
     ],
 )  # fmt: skip
 def test_what_is_no_breakage(tmp_path: Path, two_releases: History, source: str) -> None:
@@ -246,11 +263,44 @@ def test_what_another_module_imports_from_vllm_is_followed(
     tmp_path: Path, two_releases: History
 ) -> None:
     files = {
-        "a.py": "from vllm import LLM",
+        "a.py": "from vllm import LLM\nclass A:\n    def __init__(self): self.x = LLM('m')",
         "b.py": "from a import LLM  # vllm\nLLM('m', old_option=1)",
+        "c.py": "from a import A  # vllm\nclass C(A):\n    def f(self): self.x.engine.executor",
     }
     lacks = missing(answer_for(tmp_path, two_releases, files))["2.0"]
-    assert lacks == ["vllm.llm.LLM takes no old_option"]
+    gone = "the class vllm.llm.Engine has no executor"
+    assert sorted(lacks) == [gone, "vllm.llm.LLM takes no old_option"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class W(Worker):\n    def load(self): ...",
+        "class W(Worker):\n    def run(self): ...\nclass R:\n    def run(self):\n        w = W()\n        w.run()",
+    ],
+)
+def test_arguments_that_nobody_must_pass_are_not_missed(tmp_path: Path, source: str) -> None:
+    first = "class Worker:\n    def load(self): ...\n    def run(self): ..."
+    second = "class Worker:\n    def load(self, *, dummy=0): ...\n    def run(self, prefix=''): ..."
+    history = history_of({"1": {"w.py": first}, "2": {"w.py": second}})
+    files = {"a.py": f"from vllm.w import Worker\n{source}"}
+    assert missing(answer_for(tmp_path, history, files))["2"] == []
+
+
+def test_constants_that_the_history_leaves_out_are_in_no_list(tmp_path: Path) -> None:
+    model = {"models/m.py": "SIZE = 64", "models/__init__.py": ""}
+    files = {"a.py": "from vllm.models.m import SIZE"}
+    result = answer_for(tmp_path, history_of({"1": {}, "2": model}), files)
+    assert result.unknown == ()
+
+
+@pytest.mark.parametrize(("method", "is_lost"), [("embed", True), ("named_parts", False)])
+def test_a_method_that_a_model_loses_is_missed(tmp_path: Path, method: str, is_lost: bool) -> None:
+    model = f"class Model(nn.Module):\n    def {method}(self): ..."
+    history = history_of({"1": {"m.py": model}, "2": {"m.py": model.replace(method, "other")}})
+    source = f"from vllm.m import Model\nm = Model()\nm.{method}()"
+    lacks = missing(answer_for(tmp_path, history, {"a.py": source}))["2"]
+    assert lacks == ["the class vllm.m.Model has no embed"] * is_lost
 
 
 @pytest.mark.parametrize(
@@ -277,12 +327,37 @@ def test_a_release_for_which_a_module_raises_on_import_is_not_supported(
     assert list(result.complete) == complete
 
 
-def test_a_keyword_that_no_release_takes_is_missing(tmp_path: Path, two_releases: History) -> None:
-    result = answer_for(
-        tmp_path, two_releases, {"a.py": "from vllm import Params\nParams(never=1)"}
-    )
-    assert missing(result)["1.0"] == missing(result)["2.0"] == ["vllm.params.Params takes no never"]
-    assert result.complete == ()
+@pytest.mark.parametrize(
+    "source", ["from vllm import Params\nParams(never=1)", "from vllm.utils import never"]
+)
+def test_what_no_release_has_is_named_beside_the_headline(
+    tmp_path: Path, two_releases: History, source: str
+) -> None:
+    result = answer_for(tmp_path, two_releases, {"a.py": source})
+    assert missing(result) == {"1.0": [], "2.0": []}
+    text = to_terminal(report(result, "project"))
+    assert "everything else exists in: 1.0 to 2.0" in text
+    assert "never" in text.partition("in no release")[2]
+
+
+@pytest.mark.parametrize(
+    ("patch", "is_added"),
+    [
+        ("class Own(Engine):\n    executor: int = 1", True),
+        ("class P(Patch[Engine]):\n    def executor(self): ...", True),
+        ("class P(Patch[Engine]):\n    kept = Engine().executor\n    def executor(self): ...", False),
+        ("class P(Patch[Other]):\n    executor: int = 1", False),
+    ],
+)  # fmt: skip
+def test_what_the_project_adds_to_a_class_is_not_missed(
+    tmp_path: Path, two_releases: History, patch: str, is_added: bool
+) -> None:
+    files = {
+        "a.py": f"from vllm.llm import Engine\n{patch}",
+        "b.py": "from vllm import LLM\nLLM('m').engine.executor",
+    }
+    lacks = missing(answer_for(tmp_path, two_releases, files))["2.0"]
+    assert lacks == ["the class vllm.llm.Engine has no executor"] * (not is_added)
 
 
 def test_what_is_annotated_with_a_protocol_may_have_more(tmp_path: Path) -> None:
@@ -397,6 +472,13 @@ def test_the_last_place_of_what_moved_twice_is_named(tmp_path: Path) -> None:
     result = answer_for(tmp_path, history, {"m.py": "from vllm.a import f"})
     hints = {release: [p.instead for p in found] for release, found in result.problems.items()}
     assert hints == {"1": [], "2": ["vllm.b.f"], "3": ["vllm.c.f"], "4": [""]}
+
+
+def test_what_existed_beside_the_former_object_does_not_replace_it(tmp_path: Path) -> None:
+    both = {"a.py": "class A: ...", "b.py": "class A: ..."}
+    history = history_of({"1": both, "2": {**both, "a.py": ""}})
+    result = answer_for(tmp_path, history, {"m.py": "from vllm.a import A"})
+    assert [problem.instead for problem in result.problems["2"]] == [""]
 
 
 @pytest.mark.parametrize(

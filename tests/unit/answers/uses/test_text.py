@@ -44,6 +44,7 @@ spec:
         ("run.sh", "vllm serve m --no-old-flag", {f"run.sh:1: {GONE}"}),
         ("run.sh", "docker run --old-flag vllm/vllm-openai:latest --mode a", {"run.sh:1: --mode does not allow a"}),
         ("run.sh", "curl http://localhost:8000/v1/old # vllm", {"run.sh:1: there is no route /v1/old"}),
+        ("run.sh", "echo 'see vllm:old'\nprintf 'vllm serve m --old-flag'", set()),
         ("run.sh", "vllm serve m --tool-call-parser hermes", {"run.sh:1: there is no tool parser hermes"}),
         ("Dockerfile", 'ENTRYPOINT ["vllm", "serve"]\nCMD ["m", "--old-flag"]', {f"Dockerfile:2: {GONE}"}),
         ("Dockerfile", 'FROM vllm/vllm-openai:v1\nRUN x --mode a\nCMD ["--old-flag"]', {f"Dockerfile:3: {GONE}"}),
