@@ -332,7 +332,8 @@ class _Script:
             opened.subject, opened.patterns = command[0], []
         elif keyword == "for" and command:
             items = [item for word in command[2:] for item in expanded(word, self.known)]
-            self.known[command[0]] = items[0] if len(items) == 1 else None
+            is_single = len(items) == 1 and not re.search(r"[{*]", items[0])
+            self.known[command[0]] = items[0] if is_single else None
             is_known = bool(items) and not items[0].startswith("$")
             opened.truth = True if is_known else None
         self._branches.append(opened)
@@ -398,6 +399,8 @@ class _Script:
             self.known |= {name: None for name, value in self.known.items() if not value}
         elif words and words[0] in _SETS:
             self.known |= dict.fromkeys(name for name in words[1:] if name in self.known)
+        elif words[:2] == ["set", "--"]:
+            self._set_arguments(words[2:] if condition else None)
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if words and words[0] == "shift":
