@@ -607,6 +607,7 @@ def _embeds_vllm(words: Sequence[Word]) -> bool:
     named = list(takewhile(lambda word: not word.startswith("-"), words))
     text = DEFAULT_OF_VARIABLE.sub(r"\1", " ".join(_to_end(words)))
     is_client = re.search(r"bench|train|eval|test|client", " ".join(named)) is not None
+    is_client = is_client or any(map(_SPEAKS.fullmatch, named[:1]))
     is_launcher = not is_client and any(map(_LAUNCHES.fullmatch, named[1:]))
     return is_launcher and _EMBEDS.search(text) is not None
 
