@@ -61,7 +61,9 @@ def split(text: str, line: int = 1, *, newlines_end: bool = True) -> list[Word]:
             quoted = quoted or kind in ("single", "double")
             part = match[kind]
             part = _ESCAPED.sub(r"\1", part) if kind == "double" else part
-            parts.append(re.sub(_PRINTED, r"$(\1)", part) if kind in ("double", "printed") else part)
+            parts.append(
+                re.sub(_PRINTED, r"$(\1)", part) if kind in ("double", "printed") else part
+            )
         elif parts:
             if quoted or any(part not in "'\"" for part in parts):
                 words.append(Word("".join(parts), start, quoted))
