@@ -131,7 +131,10 @@ def test_a_command_in_a_variable_has_what_all_branches_give_it(tmp_path: Path) -
 
 
 def test_a_value_from_elsewhere_leaves_only_this_option_open(tmp_path: Path) -> None:
-    text = 'args=("$@")\nM=${args[0]}\nfor i in {0..3}; do\nP=$((10 + i))\nCUDA_VISIBLE_DEVICES=$i vllm serve "$M" --port $P --seed "`date`" &\ndone\n'
+    text = (
+        'args=("$@")\nM=${args[0]}\n'
+        'for i in {0..3}; do\nP=$((10 + i))\nCUDA_VISIBLE_DEVICES=$i vllm serve "$M" --port $P --seed "`date`" &\ndone\n'
+    )
     (place,) = read(tmp_path, text)
     assert dict(place.options) == {"model": UNSET, "port": UNSET, "seed": UNSET}
     assert (place.complete, dict(place.variables)) == (True, {"CUDA_VISIBLE_DEVICES": UNSET})
