@@ -151,6 +151,7 @@ class _Program:
         self._left_out: set[int] = set()
         self._texts: set[int] = set()
         self._bodies: dict[_Variable, int] = {}
+        self._made: set[_Variable] = set()
         self._scope = 0
         self._read(tree, 0)
 
@@ -182,6 +183,8 @@ class _Program:
                     variable = self._variable(name)
                     self._assigned[id(node.value)] = variable
                     self._bodies[variable] = body
+                    if isinstance(node.value, (ast.List, ast.Constant)):
+                        self._made.add(variable)
         elif isinstance(node, ast.AugAssign) and (name := _name(node.target)):
             self._add(name, node.value, body)
         elif isinstance(node, ast.Expr):
@@ -269,7 +272,15 @@ class _Program:
         variable = self._assigned.get(id(node))
         for added, certain in self._more.get(variable, ()) if variable else ():
             words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
+        if variable and self._is_passed(variable):
+            words.append(Word("$MORE_ARGS", node.lineno))
         return words
+
+    def _is_passed(self, variable: _Variable) -> bool:
+        """Return whether another function adds to a list of this name that it did not make."""
+        return any(
+            name == variable[0] and (name, scope) not in self._made for name, scope in self._more
+        )
 
     def _summed(self, node: ast.expr, *, is_first: bool = True, depth: int = 0) -> list[Word]:
         """Return the words of lists that are added."""

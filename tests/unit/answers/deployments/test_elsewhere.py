@@ -259,6 +259,8 @@ def test_what_is_between_the_words_in_source_may_add_options(tmp_path: Path) -> 
 CHANGED = {
     "sys.argv": 'sys.argv = ["vllm.entrypoints.openai.api_server", "--model", "org/m"]\nif x.lora:\n    sys.argv.append("--lora")\n',
     "an attribute": 'class A:\n    def f(self):\n        self.c = ["vllm", "serve", "org/m"]\n    def g(self):\n        self.c += [*self.more]\n',
+    "a parameter": 'def more(c, x):\n    c.extend(x.options)\nc = ["vllm", "serve", "org/m"]\nmore(c, x)\n',
+    "a result": 'def make():\n    c = ["vllm", "serve", "org/m"]\n    return c\ndef run(x):\n    c = make()\n    c += x.options\n',
     "engine arguments": 'import vllm.entrypoints\nargs = AsyncEngineArgs(model="org/m")\nargs.enforce_eager = True\n',
 }
 
