@@ -38,7 +38,16 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 
 SAMPLE = Path(__file__).parent / "samples" / "deployments.jsonl"
-HALVES = ("dev", "test", "more", "new", "newest", "2026-11-28", "2026-11-28-second")
+HALVES = (
+    "dev",
+    "test",
+    "more",
+    "new",
+    "newest",
+    "2026-11-28",
+    "2026-11-28-second",
+    "2026-11-28-third",
+)
 RELEASES = ("0.8.5", "0.10.2", "0.19.0")
 """For which what is reachable is compared if the label has no version."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -91,6 +92,8 @@ def _compared(left: str, sign: str, right: str) -> Truth:
         return _matches(left, right)
     if sign == "!=":
         return inverted(_matches(left, right))
+    if sign == "-ieq":
+        return left.lower() == right.lower()
     if sign in _COMPARISONS and left.isdecimal() and right.isdecimal():
         return bool(_COMPARISONS[sign](int(left), int(right)))
     return None
@@ -170,14 +173,19 @@ def either(before: Value, after: Value) -> Value:
     if isinstance(before, list) and isinstance(after, list):
         return common(before, after)
     if isinstance(before, Word) and isinstance(after, Word):
-        if not before or after.startswith(f"{before} "):
-            return before if before.endswith(MORE) else Word(f"{before} {MORE}", after.line)
+        shorter, longer = sorted((before, after), key=len)
+        if not shorter or longer.startswith(f"{shorter} "):
+            return shorter if shorter.endswith(MORE) else Word(f"{shorter} {MORE}", after.line)
         if max(len(before), len(after)) > MAX_COMPARED:
             return None
         if len(split(before)) > 1 and len(split(after)) > 1:
             words = common(split(before, before.line), split(after, after.line))
-            return Word(" ".join(words), after.line)
+            return Word(" ".join(map(_quoted, words)), after.line)
     return None
+
+
+def _quoted(word: Word) -> str:
+    return shlex.quote(word) if re.search(r"[\s\"'\\]", word) else word
 
 
 def common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:

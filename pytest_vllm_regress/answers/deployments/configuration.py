@@ -42,7 +42,7 @@ MAX_NEAR = 5
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOTALL)
 _REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}|__\w+__", re.DOTALL)
 _OF_MORE = re.compile(
-    r"(?i)(?:\$[{(]?|\{\{-?\s*)(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[[@*])|__\w*(?:arg|opt|flag|extra|param)\w*__"
+    r"(?i)(?:\$[{(]?|\{\{-?\s*)(?!\w+\[\d)(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[[@*])|__\w*(?:arg|opt|flag|extra|param)\w*__"
 )
 """A variable whose name says that it holds more options, also where a value may stand."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")

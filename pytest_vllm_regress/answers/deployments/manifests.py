@@ -381,14 +381,15 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
     is left to a template, it starts one that is not known."""
     found = list(_servers_of(document))
     named = [node for node in _scalars(document) if is_own_image(node)]
-    bare = [server for server in found if not server.words and not server.settings]
+    bare = [s for s in found if not s.words and (not s.settings or _is_root(s, found))]
     if len(found) > len(bare):  # an image of a chart, or the base of another one
         is_chart = isinstance(document, dict) and not {"kind", "services"} & document.keys()
         uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.label)]
         images = {server.image for server in uncertain if server.image}
         image = images.pop() if len(images) == 1 else ""
+        is_whole = not any(server.settings for server in uncertain)
         found = [
-            replace(server, image=server.image or image)
+            replace(server, image=server.image or image, complete=server.complete and is_whole)
             for server in found
             if server not in uncertain
         ]
@@ -413,6 +414,12 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         yield ServerCommand(
             (), image.line, image=image.removeprefix("docker:"), is_certain=False, complete=False
         )
+
+
+def _is_root(server: ServerCommand, found: Sequence[ServerCommand]) -> bool:
+    """Return whether a mapping with an image only repeats the model of one that has arguments."""
+    others = (other for other in found if other.words)
+    return not server.label and any(server.settings == other.settings for other in others)
 
 
 def _has_template(document: Any) -> bool:

@@ -19,9 +19,9 @@ _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
 _IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
 _ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args", "command")
 _BUILDS_COMMAND = re.compile(
-    r"(?i)\w*vllm\w*(?:command|cmd|server_args)|\w*(?:command|cmd)\w*vllm\w*"
+    r"(?i)\w*vllm\w*(?:command|cmd|server_args)|\w*(?:command|cmd)\w*vllm\w*|make_arg_parser"
 )
-"""Names of functions, defined in other modules, that build the command of a server."""
+"""Names of functions, defined in other modules, that build the command of a server or parse it."""
 _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
@@ -119,9 +119,9 @@ def _is_command(server: ServerCommand) -> bool:
 def _added_to(name: str, value: ast.expr) -> ast.expr | None:
     """Return what ``name = name + more`` adds."""
     match value:
-        case ast.BinOp(ast.Name(left), ast.Add(), right) if left == name:
+        case ast.BinOp(left, ast.Add(), right) if _name(left) == name:
             return right
-        case ast.List([ast.Starred(ast.Name(left)), *rest]) if left == name:
+        case ast.List([ast.Starred(left), *rest]) if _name(left) == name:
             return ast.copy_location(ast.List(rest), value)
     return None
 
@@ -134,6 +134,13 @@ def _is_list_sum(node: ast.AST, depth: int = 0) -> TypeGuard[ast.BinOp]:
     return any(isinstance(part, ast.List) or _is_list_sum(part, depth + 1) for part in parts)
 
 
+def _name(node: ast.AST) -> str:
+    """Return the name of a variable or of an attribute (``sys.argv``); empty for other expressions."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 class _Program:
     def __init__(self, tree: ast.Module, text: str) -> None:
         self._tree = tree
@@ -144,6 +151,7 @@ class _Program:
         self._left_out: set[int] = set()
         self._texts: set[int] = set()
         self._bodies: dict[_Variable, int] = {}
+        self._made: set[_Variable] = set()
         self._scope = 0
         self._read(tree, 0)
 
@@ -164,19 +172,21 @@ class _Program:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
-                if isinstance(target, ast.Name) and node.value is not None:
-                    if (added := _added_to(target.id, node.value)) is not None:
-                        self._add(target.id, added, body)
+                if (name := _name(target)) and node.value is not None:
+                    if (added := _added_to(name, node.value)) is not None:
+                        self._add(name, added, body)
                         self._left_out.add(id(node.value))
                         continue
-                    known = self._names.get(target.id, node.value)
+                    known = self._names.get(name, node.value)
                     same = known is not None and ast.dump(known) == ast.dump(node.value)
-                    self._names[target.id] = node.value if same else None
-                    variable = target.id, self._scope
+                    self._names[name] = node.value if same else None
+                    variable = self._variable(name)
                     self._assigned[id(node.value)] = variable
                     self._bodies[variable] = body
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            self._add(node.target.id, node.value, body)
+                    if isinstance(node.value, (ast.List, ast.Constant)):
+                        self._made.add(variable)
+        elif isinstance(node, ast.AugAssign) and (name := _name(node.target)):
+            self._add(name, node.value, body)
         elif isinstance(node, ast.Expr):
             self._note_statement(node.value, body)
         elif isinstance(node, ast.BinOp):
@@ -196,7 +206,7 @@ class _Program:
         function, owner = value.func, ""
         if isinstance(function, ast.Attribute):
             name = function.attr
-            owner = function.value.id if isinstance(function.value, ast.Name) else ""
+            owner = _name(function.value)
         else:
             name = function.id if isinstance(function, ast.Name) else ""
         if name in ("extend", "append") and owner and value.args:
@@ -208,8 +218,11 @@ class _Program:
             self._left_out |= {id(part) for part in ast.walk(value)}
 
     def _add(self, name: str, value: ast.expr, body: int) -> None:
-        variable = name, self._scope
+        variable = self._variable(name)
         self._more.setdefault(variable, []).append((value, body == self._bodies.get(variable)))
+
+    def _variable(self, name: str) -> _Variable:
+        return name, 0 if "." in name else self._scope  # an attribute is the same everywhere
 
     def servers(self) -> Iterator[ServerCommand]:
         for node in ast.walk(self._tree):
@@ -259,7 +272,15 @@ class _Program:
         variable = self._assigned.get(id(node))
         for added, certain in self._more.get(variable, ()) if variable else ():
             words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
+        if variable and self._is_passed(variable):
+            words.append(Word("$MORE_ARGS", node.lineno))
         return words
+
+    def _is_passed(self, variable: _Variable) -> bool:
+        """Return whether another function adds to a list of this name that it did not make."""
+        return any(
+            name == variable[0] and (name, scope) not in self._made for name, scope in self._more
+        )
 
     def _summed(self, node: ast.expr, *, is_first: bool = True, depth: int = 0) -> list[Word]:
         """Return the words of lists that are added."""
@@ -309,9 +330,11 @@ class _Program:
     def _of_arguments(self, node: ast.Call) -> Iterator[ServerCommand]:
         """Yield the server of vLLM's application around ``AsyncEngineArgs(...)``."""
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if name not in ("AsyncEngineArgs", "EngineArgs", "VLLMArgs"):
+        if name not in ("AsyncEngineArgs", "EngineArgs", "VLLMArgs", "from_cli_args"):
             return
         complete = all(keyword.arg for keyword in node.keywords) and not node.args
+        if (variable := self._assigned.get(id(node))) is not None:  # its attributes may be assigned
+            complete = complete and not any(n.startswith(f"{variable[0]}.") for n in self._names)
         yield ServerCommand(
             (), node.lineno, settings=self._settings(node.keywords), complete=complete
         )

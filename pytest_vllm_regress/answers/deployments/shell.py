@@ -68,6 +68,9 @@ _TELLING = re.compile(
 )
 """Options that hardly any other server has."""
 _SERVES = re.compile(r"serve|start|launch|entrypoint|run[\w-]*\.sh")
+_EMBEDS = re.compile(r"(?i)--(?:\w+[_-])?(?:backend|engine|runtime)[ =]vllm(?= |\Z)")
+_LAUNCHES = re.compile(r"(?:.*[_-])?(?:serve|server|deploy|launch|api|start)")
+"""Arguments before the options of a launcher that starts vLLM as its backend, and not of a client."""
 RUNS_SCRIPT = re.compile(
     r"(?:\S*/)?(?:env|tini|dumb-init|gosu|catatonit|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*"
 )
@@ -332,7 +335,8 @@ class _Script:
             opened.subject, opened.patterns = command[0], []
         elif keyword == "for" and command:
             items = [item for word in command[2:] for item in expanded(word, self.known)]
-            self.known[command[0]] = items[0] if len(items) == 1 else None
+            is_single = len(items) == 1 and not re.search(r"[{*]", items[0])
+            self.known[command[0]] = items[0] if is_single else None
             is_known = bool(items) and not items[0].startswith("$")
             opened.truth = True if is_known else None
         self._branches.append(opened)
@@ -398,6 +402,8 @@ class _Script:
             self.known |= {name: None for name, value in self.known.items() if not value}
         elif words and words[0] in _SETS:
             self.known |= dict.fromkeys(name for name in words[1:] if name in self.known)
+        elif words[:2] == ["set", "--"]:
+            self._set_arguments(words[2:] if condition else None)
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if words and words[0] == "shift":
@@ -596,9 +602,22 @@ def _program_ends(words: Sequence[Word], index: int) -> int:
     return index + 2 if is_program and words[index + 1 : index + 2] == ["serve"] else 0
 
 
+def _embeds_vllm(words: Sequence[Word]) -> bool:
+    """Return whether a command is a launcher's with ``--backend vllm``, ``--engine vllm`` or such."""
+    named = list(takewhile(lambda word: not word.startswith("-"), words))
+    text = DEFAULT_OF_VARIABLE.sub(r"\1", " ".join(_to_end(words)))
+    is_client = re.search(r"bench|train|eval|test|client", " ".join(named)) is not None
+    is_client = is_client or any(map(_SPEAKS.fullmatch, named[:1]))
+    is_launcher = not is_client and any(map(_LAUNCHES.fullmatch, named[1:]))
+    return is_launcher and _EMBEDS.search(text) is not None
+
+
 def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterator[ServerCommand]:
     """Yield the server of a script that is elsewhere: it is called after vLLM. Its options are known if
-    vLLM's follow; it may add others."""
+    vLLM's follow; it may add others. Or yield that of a launcher with options of its own."""
+    if _embeds_vllm(words):
+        yield ServerCommand((), words[0].line, variables, is_certain=False, complete=False)
+        return
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
         if "vllm" in name and _START_SCRIPT.fullmatch(name) and _SERVES.search(name):
@@ -739,7 +758,8 @@ def of_image(
 
     ``label``: the name of the container, which counts if a variable has that of the image.
     """
-    started = list(servers([*entrypoint, *words], variables, depth))
+    command = [*entrypoint, *words]
+    started = list(servers(command, variables, depth))
     first = words[0] if words else Word("-", image.line)
     is_own, is_vllm = _OWN_IMAGE.search(image) is not None, is_image(image)
     names_model = _MODEL.fullmatch(first) and any(word.startswith("--") for word in words[1:2])
@@ -749,7 +769,7 @@ def of_image(
     if image.startswith(_VARIABLES):
         is_vllm = is_vllm or is_called_vllm(label) or any(map(is_telling, words))
     is_open = is_vllm and first.startswith(_VARIABLES) and not is_own  # a variable of any words
-    if not started and starts_elsewhere([*entrypoint, *words], is_vllm):
+    if not started and starts_elsewhere(command, is_vllm):
         started = [ServerCommand((), first.line, variables, is_certain=False, complete=False)]
     elif not started and not entrypoint and (runs_server or is_open) and is_vllm:
         arguments = _to_end(words[1:] if first == "serve" else words)
@@ -759,7 +779,7 @@ def of_image(
             )
         ]
     # A script that is the entrypoint may add options to the command that it is given.
-    is_open = is_open or any(word.endswith(".sh") for word in [*entrypoint, *words][:1])
+    is_open = is_open or any(word.endswith(".sh") for word in command[:1])
     yield from (
         replace(server, image=str(image), complete=server.complete and not is_open)
         for server in started
@@ -778,9 +798,9 @@ def is_called_vllm(label: str) -> bool:
 
 def starts_elsewhere(words: Sequence[Word], is_vllm: bool) -> bool:
     """Return whether a command runs a script, which is not in the file, that probably starts the
-    server."""
+    server, or a launcher of vLLM."""
     scripts = [part for word in words for part in word.split()]
-    return any(
+    return _embeds_vllm(words) or any(
         _START_SCRIPT.fullmatch(part) and (is_vllm or "vllm" in part.rpartition("/")[2])
         for part in scripts[:50]
     )

@@ -15,8 +15,11 @@ _ARRAY = re.compile(
     r"\$\{(\w+)\[[@*]\](?:[:+-][^{}]*)?\}|\$\{\w+\[[@*]\]\+\"?\$\{(\w+)\[[@*]\]\}\"?\}"
 )
 _ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*](?::(\d{1,3}))?\})")
+_PRINTED = r"`(?![^`\n]*(?:vllm|docker))(\w[^`\n]*)`"
+"""A command whose output is used. One that may start a server is rather an example in a text."""
 _PART = re.compile(
-    r"""(?P<blank>(?:[ \t\r`]|\\[ \t\r]*\n|\\[ \t])+)"""  # `\ ` is what YAML makes of `\` in a folded scalar
+    rf"""(?P<printed>{_PRINTED})"""
+    rf"""|(?P<blank>(?:`\#[^`\n]*`|(?!{_PRINTED})`|[ \t\r]|\\[ \t\r]*\n|\\[ \t])+)"""  # `\ ` is what YAML makes of `\` in a folded scalar
     r"""|(?P<redirection>(?<!\S)(?:\d?>>?|<<?<?-?|&>)(?:&\d|&?[ \t]*[^\s;|&]+))"""
     r"""|(?P<end>\n|&&|\|\|?|;;?|&|[()])"""
     r"""|(?P<comment>(?<!\S)\#[^\n]*)"""
@@ -57,7 +60,10 @@ def split(text: str, line: int = 1, *, newlines_end: bool = True) -> list[Word]:
             start = start if parts else line
             quoted = quoted or kind in ("single", "double")
             part = match[kind]
-            parts.append(_ESCAPED.sub(r"\1", part) if kind == "double" else part)
+            part = _ESCAPED.sub(r"\1", part) if kind == "double" else part
+            parts.append(
+                re.sub(_PRINTED, r"$(\1)", part) if kind in ("double", "printed") else part
+            )
         elif parts:
             if quoted or any(part not in "'\"" for part in parts):
                 words.append(Word("".join(parts), start, quoted))

@@ -151,11 +151,75 @@ def _with_branches(text: str) -> str:
 # Batch files
 
 
+_BATCH_TEXT = r"\"(?:[^\"\\\n]|\\[\s\S])*\""
+_BATCH_TOKEN = re.compile(
+    rf"(?<![^\s(&@])set[ \t]+(?:\"(?P<name>\w+)=(?P<value>[^\"\n]*)\"|(?P<bare>\w+)=(?P<rest>(?:{_BATCH_TEXT}|[^\"\n&)])*)"
+    rf"|/[ap][ \t]+\"?(?P<asked>\w+)[^\n]*)|(?P<text>{_BATCH_TEXT}|\^.)"
+    rf"|(?P<elif>\)[ \t]*else[ \t]+)?(?<![^\s(@])if[ \t]+(?P<loose>/i[ \t]+)?(?P<not>not[ \t]+)?"
+    rf"(?:(?P<kind>defined|exist|errorlevel)[ \t]+(?P<of>{_BATCH_TEXT}|[^\s()]+)"
+    rf"|(?P<left>{_BATCH_TEXT}|[^\s()=\"]+)[ \t]*(?P<sign>==|EQU|NEQ|GTR|GEQ|LSS|LEQ)[ \t]*(?P<right>{_BATCH_TEXT}|[^\s()\"]+))"
+    r"[ \t]*(?P<block>\(?)|(?P<else>\)[ \t]*else\b[ \t]*)(?P<opens>\(?)|(?P<do>\bdo[ \t]*\()|(?P<end>[)\n])",
+    re.IGNORECASE,
+)
+_BATCH_SIGNS = {"equ": "-eq", "neq": "-ne", "gtr": "-gt", "geq": "-ge", "lss": "-lt", "leq": "-le"}
+
+
 def _of_batch(text: str) -> str:
     text = re.sub(r"(?im)^[ \t]*@?(?:rem\b|::).*$", "", text)
     text = re.sub(r"(?m)\^[ \t\r]*$", r"\\", text)
-    text = re.sub(r'(?im)^[ \t]*@?set[ \t]+"?(\w+)=([^"\n]*)"?[ \t]*$', r'\1="\2"', text)
-    return re.sub(r"[%!](\w+)[%!]", r"${\1}", text)
+    text = re.sub(r"%~?(\d)", r"$\1", text.replace("%*", "$@"))
+    if re.search(r"(?i)\bgoto\b(?![ \t]*:?eof)", text):  # what is behind a label may be left out
+        text = re.sub(r"(?m)^[ \t]*:\w.*$", "fi; if test_label; then", text)
+    return re.sub(r"[%!](\w+)[%!]", r"${\1}", _BatchBlocks().translated(text))
+
+
+class _BatchBlocks:
+    """``opened``: what closes each block. ``waiting``: what closes an ``if`` without one."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.waiting = ""
+
+    def translated(self, text: str) -> str:
+        return _BATCH_TOKEN.sub(self._token, text)
+
+    def _token(self, match: re.Match[str]) -> str:
+        if name := match["name"] or match["bare"]:
+            value = re.sub(r'(?<!\\)"', r'\\"', (match["value"] or match["rest"] or "").strip())
+            return f'{name}="{value}"'
+        if match["asked"]:
+            return f"{match['asked']}=$(command)"
+        if match["left"] or match["kind"]:
+            self._open(match["block"], is_inner=match["elif"] is not None)
+            return f"{'; elif' if match['elif'] else 'if'} {_batch_test(match)}; then "
+        if match["else"]:
+            self._open(match["opens"], is_inner=True)
+            return "; else "
+        if match["do"]:
+            self.opened.append("")
+            return ";"
+        if match["end"] == "\n":
+            ended, self.waiting = self.waiting, ""
+            return f"{ended}\n"
+        return f"; {self.opened.pop()}" if match["end"] and self.opened else match[0]
+
+    def _open(self, block: str, *, is_inner: bool) -> None:
+        closes = self.opened.pop() if is_inner and self.opened else "fi"
+        if block:
+            self.opened.append(closes)
+        else:
+            self.waiting += f"; {closes}"
+
+
+def _batch_test(match: re.Match[str]) -> str:
+    """Return the test of an ``if`` as a shell's."""
+    negated = "! " if match["not"] else ""
+    if match["kind"]:
+        is_variable = match["kind"].lower() == "defined"
+        return f'[ {negated}-n "${match["of"]}" ]' if is_variable else "test_file"
+    equal = "-ieq" if match["loose"] else "="
+    sign = _BATCH_SIGNS.get(match["sign"].lower(), equal)
+    return f"[ {negated}{match['left']} {sign} {match['right']} ]"
 
 
 # Nix

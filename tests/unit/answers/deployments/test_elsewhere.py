@@ -62,6 +62,21 @@ jobs:
       vllm: {image: "${{ env.VLLM_IMAGE }}", ports: ["8000:8000"]}
     steps: [{run: pytest}]
 """
+LAUNCHER = """
+services:
+  llm:
+    image: team/serving-${BACKEND:-vllm}-server:1
+    command: ocr llm_server --port 1 --backend ${BACKEND:-vllm}
+"""
+PARSER = """
+from vllm.entrypoints.openai.cli_args import make_arg_parser
+args = make_arg_parser(Parser()).parse_args()
+args.model = "org/m"
+"""
+FROM_ARGUMENTS = """
+import vllm.entrypoints.openai.api_server
+engine = Client(AsyncEngineArgs.from_cli_args(args))
+"""
 
 
 @pytest.mark.parametrize(
@@ -81,6 +96,11 @@ jobs:
         ("tasks.yml", COMPOSE_TASK, {}, ""),
         ("tasks.yml", CONTAINER_TASK, {}, ""),
         ("ray.yaml", RAY, MODEL, "0.9.1"),
+        ("a.sh", "team serve --model org/m --backend vllm --port 1", {}, ""),
+        ("a.sh", "CUDA_VISIBLE_DEVICES=0 team deploy --infer_backend=vllm", {}, ""),
+        ("compose.yaml", LAUNCHER, {}, ""),
+        ("a.py", PARSER, {}, ""),
+        ("a.py", FROM_ARGUMENTS, {}, ""),
         ("serve.yaml", "applications: [{name: a, import_path: 'app.vllm_serve:build'}]", {}, ""),
     ],
 )
@@ -97,6 +117,9 @@ def test_what_is_elsewhere_is_one_server_that_may_have_more_options(
         ("a.sh", "chmod +x start_vllm.sh\ncp start_vllm.sh /opt\necho 'then: ./start_vllm.sh'"),
         ("a.sh", "bash install_vllm.sh; ./test_vllm_serve.sh; bash stop_vllm_server.sh"),
         ("a.sh", "python run_vllm.py --out x"),
+        ("a.sh", "vllm bench serve --backend vllm"),
+        ("a.sh", "echo team serve --backend vllm"),
+        ("a.sh", "team infer --backend vllm; team train api --backend vllm"),
         ("ci.yml", "on: {push: {paths: [scripts/start-vllm.sh]}}"),
         ("tasks.yml", "- template: {src: vllm-router.service.j2, dest: /etc/vllm-router.service}"),
         ("tasks.yml", "- systemd: {name: vllm, state: stopped}"),
@@ -231,6 +254,28 @@ def test_what_is_between_the_words_in_source_may_add_options(tmp_path: Path) -> 
     text = 'cmd := exec.Command("vllm", "serve", "org/m", more...)\ncmd.Run()\n'
     (place,) = read(tmp_path, "main.go", text)
     assert (dict(place.options), place.complete) == (MODEL, False)
+
+
+CHANGED = {
+    "sys.argv": 'sys.argv = ["vllm.entrypoints.openai.api_server", "--model", "org/m"]\nif x.lora:\n    sys.argv.append("--lora")\n',
+    "an attribute": 'class A:\n    def f(self):\n        self.c = ["vllm", "serve", "org/m"]\n    def g(self):\n        self.c += [*self.more]\n',
+    "a parameter": 'def more(c, x):\n    c.extend(x.options)\nc = ["vllm", "serve", "org/m"]\nmore(c, x)\n',
+    "a result": 'def make():\n    c = ["vllm", "serve", "org/m"]\n    return c\ndef run(x):\n    c = make()\n    c += x.options\n',
+    "engine arguments": 'import vllm.entrypoints\nargs = AsyncEngineArgs(model="org/m")\nargs.enforce_eager = True\n',
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_is_changed_elsewhere_in_a_program_is_open(tmp_path: Path, name: str) -> None:
+    (place,) = read(tmp_path, "a.py", CHANGED[name])
+    assert (dict(place.options), place.complete) == (MODEL, False)
+
+
+def test_the_arguments_in_a_chart_and_its_image_are_one_server(tmp_path: Path) -> None:
+    text = "model: {name: org/m, args: [--dtype half, --enable-lora]}\nimage: {repository: vllm/vllm-openai, tag: v0.9.1}"
+    (place,) = read(tmp_path, "values.yaml", text)
+    assert dict(place.options) == LORA | {"dtype": "half"}
+    assert (place.complete, place.release) == (False, "0.9.1")
 
 
 def test_two_ways_to_start_a_server_are_two(tmp_path: Path) -> None:

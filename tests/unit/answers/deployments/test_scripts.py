@@ -74,6 +74,8 @@ CERTAIN = {
     "the length of an array": 'E=(--enable-lora)\nA=(--port 1)\nif [ ${#E[@]} -gt 0 ]; then A+=("${E[@]}"); fi\n',
     "the body of a loop": 'for x in 1 2; do\nA=()\nA+=(--port 1)\nA+=(--enable-lora)\ndone\n',
     "a function": "f() { A+=(--enable-lora); }\nA=(--port 1)\nf\n",
+    "the arguments of the script": 'set -- --port 1\nset -- "$@" --enable-lora\nA=("$@")\n',
+    "a comment in backquotes": "A=(--port 1 `# (two) of them` --enable-lora)\n",
 }  # fmt: skip
 
 
@@ -92,6 +94,9 @@ OPEN = {
     "an answer": 'E=\nread -r E\nA=(--port 1)\nif [ -n "$E" ]; then A+=($E); fi\n: --enable-lora\n',
     "a command": "A=(--port 1)\nif nvidia-smi; then A+=(--enable-lora); fi\n",
     "a function on a condition": "f() { A+=(--enable-lora); }\nA=(--port 1)\nnvidia-smi && f\n",
+    "arguments on a condition": 'set -- --port 1\nA=("$@")\n[ -n "$L" ] && set -- "$@" --enable-lora\nA+=("$@")\n',
+    "the output of a command": "E=`get`\nA=(--port 1 $E)\n",
+    "the output of a command as a word": "A=(--port 1 `get --all`)\n",
     "a case of an argument": 'A=(--port 1)\ncase "${1:-x}" in\n  l) A+=(--enable-lora);;\nesac\n',
 }
 
@@ -122,6 +127,62 @@ def test_two_servers_of_one_branch_are_both_started(tmp_path: Path) -> None:
 def test_a_command_in_a_variable_has_what_all_branches_give_it(tmp_path: Path) -> None:
     text = 'f() {\n  c="vllm serve org/a --port 1"\n  if x; then c="$c --enable-lora"; fi\n  echo "$c"\n}\n$(f)\n'
     (place,) = read(tmp_path, text)
+    assert (dict(place.options), place.complete) == (A, False)
+
+
+def test_a_value_from_elsewhere_leaves_only_this_option_open(tmp_path: Path) -> None:
+    text = (
+        'args=("$@")\nM=${args[0]}\n'
+        'for i in {0..3}; do\nP=$((10 + i))\nCUDA_VISIBLE_DEVICES=$i vllm serve "$M" --port $P --seed "`date`" &\ndone\n'
+    )
+    (place,) = read(tmp_path, text)
+    assert dict(place.options) == {"model": UNSET, "port": UNSET, "seed": UNSET}
+    assert (place.complete, dict(place.variables)) == (True, {"CUDA_VISIBLE_DEVICES": UNSET})
+
+
+def test_lines_of_a_backslash_and_comments_do_not_end_a_command(tmp_path: Path) -> None:
+    text = "vllm serve org/a \\\n  \\\n  `# Port: one (1); more` \\\n  --port 1\n"
+    assert options(tmp_path, text) == [A]
+
+
+def test_texts_with_blanks_stay_whole_in_two_branches(tmp_path: Path) -> None:
+    first = "X=\"--port 1 --chat-template 'a b' --seed 1\"\n"
+    second = "X=\"--port 1 --chat-template 'a b' --enable-lora\"\n"
+    (place,) = read(tmp_path, f"if x; then\n{first}else\n{second}fi\neval vllm serve org/a $X\n")
+    assert dict(place.options) == A | {"chat_template": "a b"}
+
+
+BATCH = {
+    "a condition": 'set Q=TRUE\nif /i "%Q%"=="true" (\n  set F=--enable-lora\n) else (\n  set F=\n)\n',
+    "a condition in a line": 'set "Q=2"\nif %Q% GTR 1 (set F=--enable-lora) else (set F=)\n',
+    "without a block": 'set Q=a\nif not "%Q%"=="" set F=--enable-lora\n',
+    "several conditions": "set Q=2\nif %Q% EQU 1 (\n  set F=\n) else if %Q% EQU 2 (\n  set F=--enable-lora\n) else (\n  set F=--x\n)\n",
+    "a block in a loop": "for %%i in (1 2) do (\n  echo %%i (x^)\n)\nset F=--enable-lora\n",
+    "a text in a value": 'set F=--enable-lora --chat-template "a"\n',
+}
+WSL = 'wsl -d x -- bash -c ^\n"docker run ^\n  vllm/vllm-openai:v0.9.1 ^\n  --model org/a %F% ^\n  --port 1"\n'
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_conditions_of_a_batch_file_are_followed(tmp_path: Path, name: str) -> None:
+    (place,) = read(tmp_path, f"@echo off\n{BATCH[name]}{WSL}", "a.bat")
+    expected = A | LORA
+    assert {key: place.options.get(key) for key in expected} == expected
+    assert (place.complete, place.release) == (True, "0.9.1")
+
+
+OPEN_BATCH = {
+    "a variable of the environment": "if defined Q set F=--enable-lora\n",
+    "a file": "set F=\nif exist lora (\n  set F=--enable-lora\n)\n",
+    "labels": "set F=\nif errorlevel 1 goto b\n:a\nset F=--enable-lora\ngoto run\n:b\nset F=--seed 1\n:run\n",
+    "an answer": "set F=\nset /p F=Options: --enable-lora?\n",
+    "the arguments": "set F=%*\n",
+}
+
+
+@pytest.mark.parametrize("name", OPEN_BATCH)
+def test_what_something_else_decides_in_a_batch_file_is_open(tmp_path: Path, name: str) -> None:
+    (place,) = read(tmp_path, f"{OPEN_BATCH[name]}vllm serve org/a --port 1 %F%\n", "a.bat")
     assert (dict(place.options), place.complete) == (A, False)
 
 
