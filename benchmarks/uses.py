@@ -9,8 +9,8 @@ commit (`git archive`). The sample was chosen and labelled before tuning: `break
 release lacks (`guarded`: the project handles it, or does not use it), `routes` whether a place
 speaks to vLLM, `ranges` the releases that a project says it works with. A claim is one thing that
 is missing from some release, once for each file. Claims without a label were read one by one
-afterwards; `judged` has the results. The half `2026-11-28` has only claims that were drawn and
-judged before its repositories were used for development.
+afterwards; `judged` has the results. The halves `2026-11-28...` have only claims that were drawn
+and judged before their repositories were used for development.
 """
 
 from __future__ import annotations

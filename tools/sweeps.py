@@ -1,4 +1,4 @@
-"""Which cases still have to be run on which releases, and the excuses in docs/records/unswept.toml."""
+"""Which cases have no clear verdict on which releases, and the excuses in docs/records/unclear.toml."""
 
 from __future__ import annotations
 
@@ -12,23 +12,15 @@ from packaging.version import Version
 from pytest_vllm_regress.answers.audit.verdict_table import VerdictTable
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments.releases import known_releases
 from pytest_vllm_regress.util.codec import Document, load
 
-RECORD = Path(__file__).parents[1] / "docs" / "records" / "unswept.toml"
+RECORD = Path(__file__).parents[1] / "docs" / "records" / "unclear.toml"
 COVERED = SpecifierSet(">=0.7")
 """Releases of vLLM that have a device for engines."""
 RUN_IT = (
     "`vllm-regress matrix CASE --releases '>=0.7' --only missing --out all.json`, then "
     "`vllm-regress report all.json --write`"
 )
-
-
-class NotRun(Document, frozen=True):
-    """Cases that have not been run on all of these releases."""
-
-    releases: SpecifierSet
-    cases: Sequence[str] = ()
 
 
 class Inconclusive(Document, frozen=True):
@@ -41,13 +33,12 @@ class Inconclusive(Document, frozen=True):
 class Excuses(Document, frozen=True):
     """The record. ``inconclusive``: by case."""
 
-    not_run: NotRun
     inconclusive: Mapping[str, Inconclusive] = {}
 
 
 def read_excuses() -> Excuses:
     """Return the record."""
-    return load(Excuses, RECORD, 100_000, what="a record of what was not run")
+    return load(Excuses, RECORD, 100_000, what="a record of unclear verdicts")
 
 
 @dataclass(frozen=True)
@@ -77,21 +68,14 @@ def gaps(cases: Sequence[Case], table: VerdictTable, releases: Sequence[Version]
 
 def problems(found: Iterable[Gap], excuses: Excuses) -> Iterator[str]:
     """Yield the gaps without an excuse, and the excuses without a gap."""
-    not_run, inconclusive = excuses.not_run, excuses.inconclusive
-    cases, releases, reasons = set(), set(), set()
+    reasons = set()
     for gap in found:
-        reason = inconclusive.get(gap.case_id)
+        reason = excuses.inconclusive.get(gap.case_id)
         if gap.inconclusive and reason and gap.release in reason.releases:
             reasons.add(gap.case_id)
         elif gap.inconclusive:
             yield f"{gap.case_id} is INCONCLUSIVE on {gap.release}, and nothing says why"
-        elif gap.case_id in not_run.cases and gap.release in not_run.releases:
-            cases.add(gap.case_id)
-            releases.add(gap.release)
         else:
             yield f"{gap.case_id} was not run on {gap.release}: {RUN_IT}"
-    for name in sorted({*not_run.cases, *inconclusive} - cases - reasons):
+    for name in sorted(set(excuses.inconclusive) - reasons):
         yield f"{RECORD.name}: {name} needs no excuse any more"
-    for release in COVERED.filter(not_run.releases.filter(known_releases("vllm"))):
-        if release not in releases:
-            yield f"{RECORD.name}: every case was run on {release}"

@@ -14,9 +14,9 @@ from pytest_vllm_regress.environments.releases import known_releases
 from pytest_vllm_regress.errors import Cause
 from tests.helpers.cases import CaseFile, project_cases
 from tools import sweeps
-from tools.sweeps import Excuses, Inconclusive, NotRun
+from tools.sweeps import Excuses, Inconclusive
 
-NOTHING = Excuses(NotRun(SpecifierSet("<0.7")))
+NOTHING = Excuses()
 OLD, NEW = known_releases("vllm")[-2:]
 
 
@@ -63,17 +63,8 @@ def test_a_clear_verdict_is_none(result: Recorded, tmp_path: Path) -> None:
     assert problems(tmp_path, NOTHING, result) == []
 
 
-NOT_RUN = Excuses(NotRun(SpecifierSet(f"=={NEW}"), ("one",)))
-UNCLEAR = Excuses(NOTHING.not_run, {"one": Inconclusive(SpecifierSet(f"=={NEW}"), "it waits")})
-
-
-@pytest.mark.parametrize(
-    ("excuses", "excused"), [(NOT_RUN, None), (UNCLEAR, on_new(Verdict.INCONCLUSIVE))]
-)
-def test_an_excuse_must_be_needed(
-    excuses: Excuses, excused: Recorded | None, tmp_path: Path
-) -> None:
-    assert problems(tmp_path, excuses, excused) == []
-    first, *further = problems(tmp_path, excuses, on_new(Verdict.FIXED))
-    assert first == "unswept.toml: one needs no excuse any more"
-    assert further == ([f"unswept.toml: every case was run on {NEW}"] if excused is None else [])
+def test_an_excuse_must_be_needed(tmp_path: Path) -> None:
+    unclear = Excuses({"one": Inconclusive(SpecifierSet(f"=={NEW}"), "it waits")})
+    assert problems(tmp_path, unclear, on_new(Verdict.INCONCLUSIVE)) == []
+    found = problems(tmp_path, unclear, on_new(Verdict.FIXED))
+    assert found == ["unclear.toml: one needs no excuse any more"]
