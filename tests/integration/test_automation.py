@@ -105,7 +105,7 @@ def test_the_commands_for_tests_leave_nothing_out_and_repeat_nothing() -> None:
     fast = 'pytest tests -n 4 --dist worksteal -m "not engine and not slow"'
     assert f"&& .venv/bin/{fast}\n" in readme
     assert tox["testenv:tests"]["commands"] == f"{fast} {{posargs}}"
-    assert tox["testenv:full"]["commands"] == "pytest tests -n 3 --dist worksteal {posargs}"
+    assert tox["testenv:full"]["commands"] == "pytest tests -n 2 --dist worksteal {posargs}"
     assert (
         (ROOT / ".ci" / "run")
         .read_text()
