@@ -1,4 +1,5 @@
-"""Which cases have no clear verdict on which releases, and the excuses in docs/records/unclear.toml."""
+"""Find releases on which a case has no clear verdict, and compare them with the excuses in
+docs/records/unclear.toml."""
 
 from __future__ import annotations
 

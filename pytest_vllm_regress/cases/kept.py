@@ -43,14 +43,14 @@ def load_kept(
     root: Path, files: Sequence[Path], limit: int, load: Callable[[], LoadedCases]
 ) -> LoadedCases:
     """Return the cases in ``files`` (each of at most ``limit`` bytes) below ``root``: as they were
-    kept, if no file and no code that reads them has changed; otherwise from ``load``.
+    kept, if neither the files nor this package's format of cases has changed; otherwise from ``load``.
 
     What has problems is not kept, and neither is anything where the cache cannot be written.
     """
     if len(files) < FEWEST:
         return load()
     try:
-        source = _digest(__version__.encode(), *_contents(files, limit))
+        source = hashlib.sha256(b"\0".join(_contents(files, limit))).digest()
         path = writable_root() / "cases" / hashlib.sha256(bytes(root)).hexdigest()[:16]
     except UsageError:
         return load()
@@ -70,13 +70,9 @@ def load_kept(
 
 
 def _contents(files: Iterable[Path], limit: int) -> Iterable[bytes]:
-    code = (Path(__file__).with_name(name) for name in ("loading.py", "model.py"))
-    for file in code:
-        yield file.read_bytes()
+    yield __version__.encode()
+    for name in ("loading.py", "model.py"):
+        yield Path(__file__).with_name(name).read_bytes()
     for file in files:
         yield bytes(file)
         yield read_bounded(file, limit)
-
-
-def _digest(*parts: bytes) -> bytes:
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()

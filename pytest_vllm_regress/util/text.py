@@ -177,11 +177,21 @@ def templates(folder: Path, **settings: Any) -> Any:
     an error."""
     import jinja2
 
-    compiled = None  # compiling the templates of one answer takes longer than importing Jinja
+    class CompiledTemplates(jinja2.FileSystemBytecodeCache):
+        """Compiling the templates of one answer takes longer than importing Jinja. A folder that cannot
+        be used, or a full disk, is no reason to fail."""
+
+        def load_bytecode(self, bucket: Any) -> None:
+            with contextlib.suppress(OSError):
+                super().load_bytecode(bucket)
+
+        def dump_bytecode(self, bucket: Any) -> None:
+            with contextlib.suppress(OSError):
+                super().dump_bytecode(bucket)
+
+    compiled = None
     with contextlib.suppress(UsageError, OSError):
-        compiled = jinja2.FileSystemBytecodeCache(
-            str(private_folder(writable_root() / "templates"))
-        )
+        compiled = CompiledTemplates(str(private_folder(writable_root() / "templates")))
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         bytecode_cache=compiled,

@@ -176,8 +176,8 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
 def _with_scripts(
     found: list[tuple[Any, ServerCommand]],
 ) -> list[tuple[Any, ServerCommand]]:
-    """Return the servers. The only script in a ConfigMap is that of the only container whose script is
-    not in the command."""
+    """Return the servers, in which a script from a ConfigMap and the container that runs it are one, if
+    there is one of each."""
     scripts = [pair for pair in found if _kind(pair[0]) == "ConfigMap"]
     bare = [
         pair
@@ -197,7 +197,7 @@ def _kind(document: Any) -> Any:
 
 
 def _named_models(documents: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the names of an operator's resources for models, and the models."""
+    """Yield name and model of each resource ``Model`` of an operator."""
     for document in documents:
         if _kind(document) == "Model":
             metadata, spec = document.get("metadata"), document.get("spec")

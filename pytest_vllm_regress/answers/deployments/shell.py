@@ -70,7 +70,7 @@ _TELLING = re.compile(
 _SERVES = re.compile(r"serve|start|launch|entrypoint|run[\w-]*\.sh")
 _EMBEDS = re.compile(r"(?i)--(?:\w+[_-])?(?:backend|engine|runtime)[ =]vllm(?= |\Z)")
 _LAUNCHES = re.compile(r"(?:.*[_-])?(?:serve|server|deploy|launch|api|start)")
-"""Arguments before the options of a launcher that starts vLLM as its backend, and not of a client."""
+"""Subcommands with which launchers start a server that has vLLM as its backend, and not a client."""
 RUNS_SCRIPT = re.compile(
     r"(?:\S*/)?(?:env|tini|dumb-init|gosu|catatonit|(?:ba|da|z)?sh|python[\d.]*|nice|stdbuf)|-\S*|\w+=.*"
 )
@@ -573,8 +573,8 @@ def servers(
 def _of_client(
     words: Sequence[Word], variables: Mapping[str, str], depth: int
 ) -> Iterator[ServerCommand]:
-    """Yield the server of a container whose image and arguments are options of a client, or whose
-    arguments are behind ``--``."""
+    """Yield the server of a container that a client starts: image and arguments are options of the
+    client, or the arguments follow ``--``."""
     image, arguments = Word(""), list[Word]()
     for index, word in enumerate(words):
         option, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Makefiles, PowerShell, batch files, Nix and lists of words in other languages as the shell script that does the same, line by line.
+"""Translate Makefiles, PowerShell, batch files, Nix and lists of words in other languages to equivalent shell scripts, line by line.
 
 Only what matters for the command of a server is translated: variables, lists, conditions, and lines
 that go on.
@@ -174,7 +174,10 @@ def _of_batch(text: str) -> str:
 
 
 class _BatchBlocks:
-    """``opened``: what closes each block. ``waiting``: what closes an ``if`` without one."""
+    """Translate blocks of a batch file.
+
+    ``opened``: the shell's end of each open block. ``waiting``: that of an ``if`` without a block.
+    """
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -295,8 +298,8 @@ _SPEAKS = re.compile(r"(?i).*(?:log|print\w*|error|warn|info|message|raise|throw
 
 
 def _of_source(text: str) -> str:
-    """Return the commands whose words are strings beside each other, and the containers of images
-    that have such words below a key. What else is between the words may be more of them."""
+    """Return commands that are written as adjacent strings, and containers whose image and words are
+    values of keys. Other expressions between the strings may stand for more words."""
     out: list[str] = []
     words: list[str] = []
     image = key = ""

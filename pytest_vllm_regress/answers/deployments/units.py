@@ -19,7 +19,7 @@ _UNIT_DESCRIPTION = re.compile(r"(?im)^Description[ \t]*=.*\bvllm\b.*$")
 OF_OTHER_UNITS = re.compile(
     r"(?i)router|proxy|gateway|monitor|exporter|watch|health|bench|client|\bui\b|webui|download|updat|tunnel|backup|clean|setup|worker|ray"
 )
-"""Descriptions and scripts of units beside a server."""
+"""Words in descriptions and scripts of units that are no servers."""
 _STARTS = re.compile(r"(?m)^[ \t]*Exec(?:Start)?[ \t]*=")
 
 
@@ -29,7 +29,7 @@ def is_unit(text: str) -> bool:
 
 
 def of_unit(text: str) -> Iterator[ServerCommand]:
-    """Yield the servers of a unit, read as the script that does the same."""
+    """Yield the servers of a unit, after translating it to an equivalent shell script."""
     if text.count("[program:") > 1:
         for section in islice(_SECTION.finditer(text), MAX_BLOCKS):
             yield from of_unit("\n" * text.count("\n", 0, section.start()) + section[0])

@@ -110,8 +110,7 @@ class UsesAnswer:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the headline is without imports, or arguments of calls of what is named in full,
-        that no release has."""
+        """Whether the headline leaves out imports or keyword arguments that no release has."""
         return any(
             use.kind in ("name", "keyword") and use.part == self.parts[0] and "()" not in use.name
             for use in self.unknown
@@ -162,7 +161,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
 
 
 def _is_known(use: Use, statuses: Sequence[Status]) -> bool:
-    """Return whether what a release lacks of a use counts: what no release has may be made at run
+    """Return whether a release that lacks something counts. What no release has may be added at run
     time, or by the project."""
     return use.kind == "version" or any(status.sure and not status.missing for status in statuses)
 

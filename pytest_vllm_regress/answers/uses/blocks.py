@@ -49,7 +49,7 @@ def _caught(types: Iterable[ast.expr]) -> frozenset[str]:
 
 
 def always_raises(body: Sequence[ast.stmt]) -> bool:
-    """Return whether a block ends in an exception, or ends the program, on every way through it."""
+    """Return whether every path through a block raises an exception or ends the program."""
     match body[-1]:
         case ast.Raise():
             return True
@@ -158,8 +158,8 @@ def returned(function: Function) -> list[ast.expr]:
 
 
 def may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:
-    """Return whether a statement only fails because a release lacks something, as far as a handler
-    notices that. ``caught``: what the handler handles."""
+    """Return whether a statement, if it raises what a handler catches (``caught``), can only do so
+    because a release lacks something."""
     match node:
         case ast.ImportFrom(module=str(module), level=0):
             return module.partition(".")[0] == "vllm"
@@ -170,7 +170,7 @@ def may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:
                 return True
         case ast.Pass():
             return True
-    # Only an import raises ImportError, but what is called may have one.
+    # Only imports raise ImportError, but a called function may contain one.
     is_simple = isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign | ast.Return)
     only_import = is_simple and bool(caught) and caught <= OF_IMPORT
     return only_import and all(_says(p) for p in walk(node) if isinstance(p, ast.Call))

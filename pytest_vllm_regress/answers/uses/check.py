@@ -66,7 +66,7 @@ class UseChecker:
         return self._cache[key]
 
     def _takes(self, call: Use, keyword: str) -> bool:
-        """Return whether any release may take a keyword in a call."""
+        """Return whether the call may accept the keyword in at least one release."""
         statuses = self.statuses(Use("keyword", call.targets, call.place, keyword))
         return THERE in statuses or not any(status.missing for status in statuses)
 

@@ -126,8 +126,8 @@ class ExpressionReader:
                     todo += [(child, where) for child in children(node)]
 
     def _note_attribute(self, node: ast.Attribute, scope: Scope) -> None:
-        """Note an attribute that the code takes of another object, or a private one of its own: what
-        overrides a method of that name may be called by the project itself."""
+        """Record the name of an attribute of another object, or of a private one of the instance: the
+        project itself may call a method of that name, which then need not match vLLM's."""
         name = node.attr
         self._own.mention(f".{name}", node.lineno, scope.live)
         is_own = key_of(node.value) == "."
@@ -278,8 +278,8 @@ def _unused_in(function: str) -> str:
 
 
 def _only_named(collection: ast.expr) -> Sequence[ast.expr]:
-    """Return the parts of a collection that names variables: nothing says that they are set. The
-    first of two may be a variable with its value."""
+    """Return the items of a collection that only names variables and does not set them. A pair may be
+    a variable and its value."""
     parts: Sequence[ast.expr] = getattr(collection, "elts", ())
     is_pair = len(parts) == 2 and not text_of(parts[1]).startswith("VLLM_")
     return () if is_pair and isinstance(collection, ast.Tuple) else parts

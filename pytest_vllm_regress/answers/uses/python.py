@@ -1,4 +1,4 @@
-"""Uses of vLLM in Python source: its statements in their order, imports, classes and functions.
+"""Uses of vLLM in Python source, statement by statement: imports, branches, classes and functions.
 
 The source is parsed, never run.
 """
@@ -589,7 +589,7 @@ def declared_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
 
 
 def below(start: str, values: Mapping[str, T]) -> dict[str, T]:
-    """Return the values whose names begin with ``start``, by the rest of their names."""
+    """Return the values whose names begin with ``start``, keyed by the rest of the name."""
     return {
         name.removeprefix(start): value for name, value in values.items() if name.startswith(start)
     }

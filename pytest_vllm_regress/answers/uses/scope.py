@@ -28,7 +28,7 @@ MAX_ALTERNATIVES = 8
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
 PART = "@part "
-"""What a name is bound to, with a number from 0 on, that holds one number of the version."""
+"""What a name is bound to that holds one number of the version; its index from 0 follows."""
 DISTRIBUTION = "@distribution"
 """What a name is bound to that holds the name of the package, "vllm"."""
 VERSION_OF = "@version of"
@@ -245,7 +245,7 @@ class Scope:
 
     @property
     def around(self) -> ast.AST | None:
-        """The innermost class or function around it."""
+        """The innermost enclosing class or function."""
         return self.within[-1] if self.within else None
 
     def only_for(self, releases: Releases) -> Scope:

@@ -1,14 +1,20 @@
-"""Untrusted text in Markdown has no effect and stays readable."""
+"""Untrusted text in Markdown has no effect and stays readable; templates need no cache."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.util.text import markdown_block, markdown_cell, markdown_inline
+from pytest_vllm_regress.util.text import (
+    markdown_block,
+    markdown_cell,
+    markdown_inline,
+    render_text,
+)
 
 LIVE = (
     "@user",
@@ -83,3 +89,15 @@ def test_nothing_leaves_the_code(text: str) -> None:
     fence = re.match("`+", block)
     assert fence and block.endswith("\n" + fence[0])
     assert not re.search(f"^ *{fence[0]}", block[len(fence[0]) : -len(fence[0])], re.M)
+
+
+def test_a_template_is_rendered_where_it_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, texts = tmp_path / "cache", tmp_path / "texts"
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(cache))
+    texts.mkdir()
+    (texts / "one.txt").write_text("{{ name }}")
+    cache.mkdir(mode=0o700)
+    (cache / "templates").touch()
+    assert render_text("one.txt", texts, name="x") == "x"
