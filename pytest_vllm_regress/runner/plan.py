@@ -1,7 +1,8 @@
 """Plan which cases run in which environments, and split long batches.
 
 A batch is split by cases and never within a case: each part needs a pytest and a warm agent of its
-own. Cases that wait for documented hangs get several xdist workers instead.
+own. Where there are few batches, and for cases that wait for documented hangs, a batch gets several
+xdist workers instead.
 """
 
 from __future__ import annotations
@@ -190,6 +191,23 @@ def set_hangs_apart(
         if left.cases:
             rest.append(left)
     return hanging, rest
+
+
+def share_workers(
+    batches: Sequence[Batch], workers: int, seconds: Seconds = recorded_seconds
+) -> list[Batch]:
+    """Return the batches with equal shares of ``workers``, as far as their cases take ``BATCH_S`` for each.
+
+    A worker takes the next test when it has time. So it takes fewer starts than to split a batch
+    into as many parts as fill the cores evenly.
+    """
+    shared = []
+    for batch in batches:
+        cases_s = sum(seconds(case, batch.environment) for case in batch.cases)
+        useful = min(len(batch.cases), math.ceil(cases_s / BATCH_S[0]))
+        count = min(workers // len(batches), useful)
+        shared.append(replace(batch, workers=str(count)) if count > 1 else batch)
+    return shared
 
 
 def split_batch(batch: Batch, max_seconds: float, seconds: Seconds) -> list[Batch]:

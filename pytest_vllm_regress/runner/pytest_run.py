@@ -23,6 +23,7 @@ from ..util.paths import PACKAGE
 from ..util.rundir import scratch
 from ..util.text import without_colours
 from .batch import Batch, RunOptions, describe_status, with_missing_cases
+from .plan import recorded_seconds
 from .suite import read_suite_report
 
 INTERRUPT_GRACE_S = 30.0
@@ -240,16 +241,19 @@ def pytest_environment(scratch: Path) -> dict[str, str]:
 
 
 def _batch_command(batch: Batch, options: RunOptions, scratch: Path, report: Path) -> list[str]:
+    workers, cases = options.workers or batch.workers, list(batch.cases)
+    if workers:  # the longest first, so that no worker is left with it at the end
+        cases.sort(key=lambda case: -recorded_seconds(case, batch.environment))
     command = pytest_command(
         scratch,
         batch.cases[0].directory.parent,
-        [case.directory for case in batch.cases],
+        [case.directory for case in cases],
         OUTER_TIMEOUT_S,
     )
     command += [f"--vllm-env={batch.environment}", f"--vllm-report={report}"]
     if options.device:
         command.append(f"--vllm-device={options.device}")
-    if workers := options.workers or batch.workers:
+    if workers:
         command += ["-n", workers, "--dist", "loadgroup"]
     return [*command, *options.pytest_args]
 

@@ -32,8 +32,9 @@ from .batch import (
 )
 from .executors import SequentialExecutor, ThreadsExecutor
 from .journal import Journal
-from .plan import set_hangs_apart, split_batches
+from .plan import set_hangs_apart, share_workers, split_batches
 from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say
+from .slots import NEED
 from .suite import EnvironmentRun, SuiteOutcome, read_suite_report
 
 _log = logging.getLogger("vllm_regress.runner")
@@ -88,13 +89,18 @@ def local_request(
 ) -> RunRequest:
     """Return the request to run batches on this machine.
 
-    When several may run side by side, documented hangs are set apart and long batches are split.
-    With live output a batch that runs alone uses this process's terminal, so that ``--pdb`` works.
+    When several may run side by side, documented hangs are set apart. What is left is split, or has
+    several workers if it is fewer batches than can run side by side. With live output a batch that
+    runs alone uses this process's terminal, so that ``--pdb`` works.
     """
     if machine.at_once > 1:
         workers = 1 if options.needs_terminal else machine.workers
         hanging, rest = set_hangs_apart(batches, workers)
-        batches = [*hanging, *(part for _, part in split_batches(rest, machine.at_once))]
+        if workers > 1 and len(rest) < machine.at_once:
+            most = machine.at_once if machine.spare is None else int(machine.at_once / NEED)
+            batches = [*hanging, *share_workers(rest, min(most, workers))]
+        else:
+            batches = [*hanging, *(part for _, part in split_batches(rest, machine.at_once))]
     if options.live and (machine.at_once == 1 or len(batches) == 1):
         return RunRequest(batches, SequentialExecutor(machine.build), options, BatchHeaders(say))
     progress, build = batch_progress(options, say), machine.build

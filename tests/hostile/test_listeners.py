@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 import traceback
@@ -16,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from pytest_vllm_regress.engines.http import listeners
 from pytest_vllm_regress.engines.http.listeners import NotOurServer, OwnListener
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, PortTaken
@@ -337,3 +339,33 @@ def test_a_socket_that_the_server_gave_away_is_not_its_own(port: int) -> None:
             listening.close()
             kept, others = own.sockets()
             assert not kept and len(others) == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")],
+)
+def test_without_sock_diag_the_tables_name_the_same_listeners(
+    family: socket.AddressFamily, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        socket.create_server((address, 0), family=family, reuse_port=True) as listening,
+        socket.create_server((address, listening.getsockname()[1]), family=family, reuse_port=True),
+    ):
+        port = listening.getsockname()[1]
+        asked = listeners.on_port(port)
+
+        def no_diagnosis(family: int, port: int) -> Iterator[listeners.Listener]:
+            raise OSError("unsupported")
+
+        monkeypatch.setattr(listeners, "_asked", no_diagnosis)
+        assert set(listeners.on_port(port)) == set(asked)
+        assert len(asked) == 2
+        assert {(listener.address, listener.uid) for listener in asked} == {(address, os.getuid())}
+        assert os.fstat(listening.fileno()).st_ino in {listener.inode for listener in asked}
+
+
+def test_a_kernel_that_refuses_the_question_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_SOCK_DIAG_BY_FAMILY", 99)  # no such type
+    with pytest.raises(OSError, match="does not tell"):
+        list(listeners._asked(socket.AF_INET, 1))

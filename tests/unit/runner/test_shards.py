@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from pytest_vllm_regress.runner.plan import (
     recorded_seconds,
     recorded_tests,
     set_hangs_apart,
+    share_workers,
 )
 from pytest_vllm_regress.runner.run import LocalMachine, local_request
 from pytest_vllm_regress.runner.shards import CiSystem, Shard
@@ -101,6 +103,44 @@ def test_the_tests_of_a_documented_hang_run_side_by_side(
 def test_nothing_is_set_apart_for_one_test_or_without_room(tests: int, most: int) -> None:
     batch = Batch("vllm-0.8.4", (HANG, OTHER), {HANG.id: "affected"})
     assert set_hangs_apart([batch], most, lambda case, name: tests) == ([], [batch])
+
+
+@pytest.mark.parametrize(
+    ("case_s", "environments", "most", "workers"),
+    [
+        (30.0, "a", 3, "3"),
+        (30.0, "ab", 5, "2"),
+        (30.0, "ab", 3, None),  # one for each is what a batch has anyway
+        (0.4, "a", 3, "2"),  # a third would have less to do than its start takes
+        (0.1, "a", 3, None),
+    ],
+)
+def test_few_batches_share_workers_as_far_as_they_are_worth_a_start(
+    case_s: float, environments: str, most: int, workers: str | None
+) -> None:
+    cases = CASES[:190]
+    batches = [Batch(name, cases, {}) for name in environments]
+    shared = share_workers(batches, most, lambda case, name: case_s)
+    assert [batch.workers for batch in shared] == [workers] * len(environments)
+    assert [batch.cases for batch in shared] == [cases] * len(environments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spare", "workers"),
+    [
+        ((), lambda running: False, "3"),  # tests wait for two fifths of their time
+        ((), None, "2"),  # the user said how many
+        (("--pdb",), None, None),
+    ],
+)
+def test_one_environment_gets_workers_in_place_of_parts(
+    arguments: tuple[str, ...], spare: Callable[[int], bool] | None, workers: str | None
+) -> None:
+    machine = LocalMachine(lambda name: None, 2, spare, workers=6)
+    batch = Batch("vllm-0.33.0", CASES, {})
+    request = local_request([batch], machine, RunOptions(pytest_args=arguments), print)
+    assert {batch.workers for batch in request.batches} == {workers}
+    assert (len(request.batches) == 1) == bool(workers)
 
 
 @pytest.mark.parametrize(("arguments", "workers"), [((), "6"), (("--pdb",), None)])
