@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -47,7 +48,12 @@ _NAMES = {"tool_call_parser": "tool_parsers", "reasoning_parser": "reasoning"}
 
 def subsystem(fix: Fix) -> str:
     """Return the part of vLLM that a fix is about: that of most of its files."""
-    parts = Counter(map(_subsystem_of, fix.changed))
+    return _subsystem_of_most(tuple(fix.changed))
+
+
+@functools.lru_cache(maxsize=None)  # the site asks for each fix on the page of each release
+def _subsystem_of_most(paths: tuple[str, ...]) -> str:
+    parts = Counter(map(_subsystem_of, paths))
     return parts.most_common(1)[0][0] if parts else OTHER
 
 

@@ -33,13 +33,14 @@ CASES = project_cases()
 HANG, OTHER = (
     next(case for case in CASES if case.id == case_id) for case_id in ("vllm-16140", "vllm-17173")
 )
+SOME = CASES[::5]
 durations = st.dictionaries(
-    st.tuples(st.sampled_from([c.id for c in CASES]), st.sampled_from("abcd")), st.floats(0, 900)
+    st.tuples(st.sampled_from([c.id for c in SOME]), st.sampled_from("abcd")), st.floats(0, 900)
 )
 
 
 def batches() -> list[Batch]:
-    return [Batch(name, CASES, {}) for name in "abcd"]
+    return [Batch(name, SOME, {}) for name in "abcd"]
 
 
 def cells(parts: tuple[tuple[Batch, ...], ...]) -> Counter[tuple[str, str]]:
@@ -48,7 +49,7 @@ def cells(parts: tuple[tuple[Batch, ...], ...]) -> Counter[tuple[str, str]]:
     )
 
 
-@settings(max_examples=30)  # each divides some 600 pairs
+@settings(max_examples=30)  # each divides some 150 pairs
 @given(durations, st.integers(1, 40))
 def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], count: int) -> None:
     def seconds(case: Case, environment: str) -> float:
@@ -56,7 +57,7 @@ def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], c
 
     parts = shards.divide_into_shards(batches(), count, seconds)
     assert len(parts) == count
-    assert cells(parts) == Counter((name, case.id) for name in "abcd" for case in CASES)
+    assert cells(parts) == Counter((name, case.id) for name in "abcd" for case in SOME)
     for part in parts:
         assert len({batch.environment for batch in part}) == len(part)
     lengths = [
@@ -66,7 +67,7 @@ def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], c
         )
         for part in parts
     ]
-    longest_part = ENVIRONMENT_S + max(seconds(case, name) for case in CASES for name in "abcd")
+    longest_part = ENVIRONMENT_S + max(seconds(case, name) for case in SOME for name in "abcd")
     fair = sum(lengths) / count
     assert max(lengths) <= 2 * fair + longest_part  # the bound of greedy division
 
