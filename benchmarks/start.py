@@ -20,6 +20,7 @@ COMMAND = ("-m", "pytest_vllm_regress")
 COMMANDS = {
     "python alone": ["-c", "pass"],
     "--version": [*COMMAND, "--version"],
+    "--help": [*COMMAND, "--help"],
     "list": [*COMMAND, "list"],
     "show": [*COMMAND, "show", "vllm-17173"],
     "audit": [*COMMAND, "audit", "vllm==0.8.4"],
@@ -28,15 +29,17 @@ COMMANDS = {
     "compare": [*COMMAND, "compare", "0.8.4", "0.10.2"],
     "uses": [*COMMAND, "uses", str(Path(__file__).parent)],
     "report": [*COMMAND, "report", "RESULTS"],
-    "site": [*COMMAND, "site", "SITE"],
+    "site": [*COMMAND, "site", "--out", "SITE"],
 }
 """``RESULTS`` is a result file without results, and ``SITE`` an empty folder."""
 
 
 def seconds(arguments: list[str]) -> float:
-    """Return the processor time of one run of the interpreter."""
+    """Return the processor time of one run of the interpreter. Raises an error if the command did not do its work."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], capture_output=True)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    if done.returncode not in (0, 1):  # 1: an answer that is not good news
+        raise SystemExit(f"{arguments}: {done.stderr}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
