@@ -261,11 +261,12 @@ class Lookup:
 
     def _declares(self, owner: Symbol, name: str) -> bool:
         """Return whether a class has a method or, if it is a dataclass, a field of this name in some
-        release, so that it is no attribute that a method assigns."""
+        release, so that it is no attribute that a method assigns. A property may have been one."""
         timeline = self._history.symbols(owner.module).get(f"{owner.name}.{name}", [])
         is_dataclass = "@dataclass" in owner.definition
         return any(
-            is_function(definition) or (is_dataclass and definition.startswith(":"))
+            (is_function(definition) and (is_dataclass or "property" not in definition))
+            or (is_dataclass and definition.startswith(":"))
             for definition in filter(None, timeline[1::2])
         )
 

@@ -189,14 +189,18 @@ class ExpressionReader:
         if _is_of_super(node) and getattr(scope.around, "name", "") == node.attr:
             return  # who calls an override has the method
         if paths := scope.resolve(node):
-            root = next((part for part in reversed(chain(node)) if scope.resolve(part)), node)
-            use = Use("name", paths, scope.place(node), roots=scope.resolve(root))
+            parts = ((part, scope.resolve(part)) for part in reversed(chain(node)))
+            # What the code assigned to an attribute of its instance is reached from there.
+            root, roots = next((p, r) for p, r in parts if r and paths[0].startswith(r))
+            use = Use("name", paths, scope.place(node), roots=roots)
+            scope = scope.only_for(self._tests.imported(chain(node)[-1]))
             self.use(use, "attribute" if root is not node else "name", scope)
 
     def _call(self, node: ast.Call, scope: Scope) -> None:
         paths = scope.resolve(node.func)
         if not paths:
             return
+        scope = scope.only_for(self._tests.imported(chain(node)[-1]))
         keywords: Keys = {}
         for word in node.keywords:
             if word.arg is None:

@@ -76,7 +76,8 @@ class KeptTest:
     name may be other than None, and for which it may be None. ``signature``: of what it is one.
     ``versions``: the constant versions that the name holds; ``allowed``: the range of versions.
     ``returns``: what a function returns, with its parameters and what names mean in it; or what a
-    mapping has for its key. ``unclear``: see ``VersionTests.is_unclear``.
+    mapping has for its key. ``unclear``: see ``VersionTests.is_unclear``. ``imported``: for which
+    releases the name is what a handled import binds.
     """
 
     outcome: Branches | None
@@ -87,6 +88,7 @@ class KeptTest:
     allowed: SpecifierSet | None = None
     returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
     unclear: bool = False
+    imported: Releases | None = None
 
 
 class VersionTests:
@@ -187,17 +189,26 @@ class VersionTests:
         self,
         names: tuple[Mapping[str, bool], Mapping[str, bool]],
         before: Mapping[str, bool],
+        imported: Iterable[str],
         works: Releases,
         fails: Releases,
     ) -> None:
         """Note the names that are true or false by whether a ``try`` works: those that it binds if
-        it does, and those that its handlers bind. ``before``: the constants before it."""
+        it does, and those that its handlers bind. ``before``: the constants before it. What is
+        ``imported`` is vLLM's only where all of it works."""
         for name in {**names[0], **names[1]}:
             values = [bound.get(name, before.get(name)) for bound in names]
             if None not in values and values[0] != values[1]:
                 outcome = (works, fails) if values[0] else (fails, works)
                 kept = self.kept.get(name, KeptTest(None))
                 self.kept[name] = replace(kept, outcome=outcome, exists=None)
+        for name in imported if works != self.all else ():
+            self.kept[name] = replace(self.kept.get(name, KeptTest(None)), imported=works)
+
+    def imported(self, name: object) -> Releases:
+        """Return for which releases a name is what an import binds, of which the failure is handled."""
+        kept = self.kept.get(getattr(name, "id", ""))
+        return self.all if kept is None or kept.imported is None else kept.imported
 
     def decorated(self, decorator: ast.expr, names: Names) -> Releases:
         """Return the releases for which a decorator lets a function run."""

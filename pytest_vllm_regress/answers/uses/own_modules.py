@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from ..api_history.definitions import absolute, module_name
-from .blocks import Function
+from .blocks import Function, functions_in
 from .scope import Releases
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
@@ -54,15 +54,16 @@ class Replaced:
 
 class ChosenFunction:
     """A function of a module, and for which releases the module mentions it outside of the
-    function."""
+    function. One in another function is only known in that, ``within``."""
 
-    def __init__(self, node: Function) -> None:
+    def __init__(self, node: Function, within: Function | None = None) -> None:
         self._first, self._last = node.lineno, node.end_lineno or node.lineno
+        self._within = ChosenFunction(within) if within else None
         self.live: Releases = frozenset()
         self.is_mentioned = False
 
     def mention(self, line: int, live: Releases) -> None:
-        if line not in self:
+        if line not in self and (self._within is None or line in self._within):
             self.is_mentioned = True
             self.live |= live
 
@@ -74,32 +75,34 @@ class ChosenFunction:
 class OwnModule:
     """What a module of the project says about the project.
 
-    ``functions``: by name, methods with a dot in front. ``imports``: of other modules than vLLM's.
+    ``functions``: by name, methods with a dot in front, and those in functions. ``imports``: of other modules than vLLM's.
     ``called``: attributes that the code takes from other objects than its own instance.
     ``passing``: functions that take any keywords, and classes that inherit from vLLM's.
     """
 
-    functions: dict[str, ChosenFunction] = field(default_factory=dict)
+    functions: dict[str, list[ChosenFunction]] = field(default_factory=dict)
     imports: list[Import] = field(default_factory=list)
     replaced: list[Replaced] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     passing: set[str] = field(default_factory=set)
 
-    def define(self, tree: ast.Module) -> None:
-        """Note the functions at the top, and the private methods of the classes there."""
-        self.functions = {
-            node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)
-        }
-        self.functions |= {
-            f".{method.name}": ChosenFunction(method)
-            for node in tree.body
-            if isinstance(node, ast.ClassDef)
-            for method in node.body
-            if isinstance(method, Function) and re.match("_(?!_)", method.name)
-        }
+    def define(self, tree: ast.Module, nodes: Iterable[ast.AST]) -> None:
+        """Note the functions at the top, the private methods of the classes there, and functions in
+        functions. ``nodes``: all of the module."""
+        functions = defaultdict(list)
+        for node in tree.body:
+            if isinstance(node, Function):
+                functions[node.name].append(ChosenFunction(node))
+            for method in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(method, Function) and re.match("_(?!_)", method.name):
+                    functions[f".{method.name}"].append(ChosenFunction(method))
+        for node in nodes:
+            for inner in functions_in(node) if isinstance(node, Function) else ():
+                functions[inner.name].append(ChosenFunction(inner, node))
+        self.functions = dict(functions)
 
     def mention(self, name: str, line: int, live: Releases) -> None:
-        if function := self.functions.get(name):
+        for function in self.functions.get(name, ()):
             function.mention(line, live)
 
 
@@ -136,23 +139,31 @@ def named_for(
     programs: Collection[str],
     chosen: Callable[[Sequence[str]], Sequence[Releases]],
 ) -> dict[str, Releases]:
-    """Return for which releases the files are that no import names, and whose path has a version:
-    their names are put together at run time. ``chosen`` returns for which releases each of several
-    versions is."""
-    loads = _loads(imports) or {}
-    imported = {file for statements in loads.values() for file, _ in statements}
+    """Return for which releases the files are that no import names, but for those of the same
+    release, and whose path has a version: their names are put together at run time, or nothing
+    loads them any more. ``chosen`` returns for which releases each of several versions is."""
     groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    group_of: dict[str, tuple[str, str]] = {}
     for file in imports:
         is_of_vllm = "vllm" in file.lower() or _FULL_VERSION.search(file)
         if is_of_vllm and (version := _VERSION_IN_PATH.search(file)):
-            number = version[1].replace("_", ".")
-            groups[file[: version.start(1)]][number].append(file)
+            group_of[file] = file[: version.start(1)], version[1].replace("_", ".")
+            groups[group_of[file][0]][group_of[file][1]].append(file)
+    loads = (_loads(imports) or {}) if groups else {}
+    imported = {file for statements in loads.values() for file, _ in statements}
+    entered = {
+        group_of.get(file)
+        for importer, statements in loads.items()
+        for file, _ in statements
+        if group_of.get(importer) != group_of.get(file)
+    }
     return {
         file: live
         for versions in groups.values()
         for files, live in zip(versions.values(), chosen(list(versions)), strict=False)
         for file in files
-        if (file not in imported or "." in _folder(file)) and file not in programs
+        if file not in programs
+        and (file not in imported or group_of[file] not in entered or "." in _folder(file))
     }
 
 
@@ -221,7 +232,7 @@ def _folder(file: str) -> str:
 
 
 def chosen_functions(
-    functions: Mapping[str, Mapping[str, ChosenFunction]],
+    functions: Mapping[str, Mapping[str, Sequence[ChosenFunction]]],
     imports: Mapping[str, Sequence[Import]],
     releases: Releases,
     imported_elsewhere: Collection[str] = (),
@@ -237,7 +248,8 @@ def chosen_functions(
     return {
         file: [
             function
-            for name, function in named.items()
+            for name, same in named.items()
+            for function in same
             if function.is_mentioned and function.live != releases and name not in imported
         ]
         for file, named in functions.items()

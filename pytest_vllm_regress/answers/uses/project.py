@@ -224,7 +224,7 @@ class ProjectReader:
         self._v0 = releases_with_v0(history)
         self._checker = UseChecker(history)
         self._imports: dict[str, list[Import]] = {}
-        self._functions: dict[str, dict[str, ChosenFunction]] = {}
+        self._functions: dict[str, dict[str, list[ChosenFunction]]] = {}
         self._programs: list[str] = []
         self._passing: set[str] = set()
         self._replaced: dict[str, list[Replaced]] = defaultdict(list)

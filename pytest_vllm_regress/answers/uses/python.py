@@ -110,9 +110,9 @@ class PythonReader:
         Raises ``RecursionError`` if it is nested too deeply to be read, ``TooMuchWork`` if that
         takes disproportionate time or memory.
         """
-        self.own.define(tree)
-        self._strings.choose(self._file, alternatives_in(tree) if "vllm:" in text else ())
         module, everywhere = Module(self._file, tree, cell, text), self._tests.all
+        self.own.define(tree, module.nodes)
+        self._strings.choose(self._file, alternatives_in(tree) if "vllm:" in text else ())
         for node in module.nodes:
             match node:
                 case ast.FunctionDef(name, arguments):
@@ -285,8 +285,11 @@ class PythonReader:
         self._block(node.finalbody, scope)
         if caught & OF_IMPORT:
             bound = constants_in((*node.body, *node.orelse)) | dict.fromkeys(imported, True)
-            others = constants_in(entry for handler in node.handlers for entry in handler.body)
-            self._tests.keep_attempt((bound, others), constants, reached, fails)
+            handled = [entry for handler in node.handlers for entry in handler.body]
+            # A name that a handler imports, too, is another thing of vLLM there.
+            only_here = imported - imported_names(handled)
+            others = constants_in(handled)
+            self._tests.keep_attempt((bound, others), constants, only_here, reached, fails)
         return works | ends
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> Releases:
@@ -312,6 +315,7 @@ class PythonReader:
                 self._fails |= lacks
             elif scope.certain:
                 self._unloadable |= lacks - exists
+            self._tests.kept.pop(name, None)
             if isinstance(node, ast.Import):
                 scope.names[name] = (path if alias.asname else name,)
                 self._expressions.use(use, "module", scope)
