@@ -328,10 +328,8 @@ def test_an_override_is_called_while_vllm_asks_to_rename_it(tmp_path: Path) -> N
 
 
 def test_what_is_assigned_to_an_attribute_is_reached_from_there(tmp_path: Path) -> None:
-    made = "def get(): ..."
-    history = history_of(
-        {"1": {"a.py": "class A: ...", "layers/sampler.py": made}, "2": {"a.py": "class A: ..."}}
-    )
+    base = {"a.py": "class A: ...", "layers/__init__.py": ""}
+    history = history_of({"1": {**base, "layers/sampler.py": "def get(): ..."}, "2": base})
     source = """
         from vllm.a import A
         from vllm.layers.sampler import get
@@ -342,10 +340,12 @@ def test_what_is_assigned_to_an_attribute_is_reached_from_there(tmp_path: Path) 
                 return self.sampler.run(1)
         """
     result = missing(answer_for(tmp_path, history, {"a.py": source}))
-    assert result["2"] == ["the module vllm.layers does not exist"]
+    assert result["2"] == ["the module vllm.layers.sampler does not exist"]
 
 
-@pytest.mark.parametrize(("later", "count"), [("@property\n    def x(self): ...", 0), ("def x(self): ...", 1)])
+@pytest.mark.parametrize(
+    ("later", "count"), [("@property\n    def x(self): ...", 0), ("def x(self): ...", 1)]
+)
 def test_a_property_of_a_layer_may_have_been_an_attribute(
     tmp_path: Path, later: str, count: int
 ) -> None:
