@@ -89,16 +89,16 @@ class OwnModule:
     def define(self, tree: ast.Module, nodes: Iterable[ast.AST]) -> None:
         """Note the functions at the top, the private methods of the classes there, and functions in
         functions. ``nodes``: all of the module."""
-        functions = defaultdict(list)
+        functions: dict[str, list[ChosenFunction]] = defaultdict(list)
         for node in tree.body:
             if isinstance(node, Function):
                 functions[node.name].append(ChosenFunction(node))
             for method in node.body if isinstance(node, ast.ClassDef) else ():
                 if isinstance(method, Function) and re.match("_(?!_)", method.name):
                     functions[f".{method.name}"].append(ChosenFunction(method))
-        for node in nodes:
-            for inner in functions_in(node) if isinstance(node, Function) else ():
-                functions[inner.name].append(ChosenFunction(inner, node))
+        for around in nodes:
+            for inner in functions_in(around) if isinstance(around, Function) else ():
+                functions[inner.name].append(ChosenFunction(inner, around))
         self.functions = dict(functions)
 
     def mention(self, name: str, line: int, live: Releases) -> None:

@@ -37,8 +37,9 @@ from .blocks import (
     returned,
 )
 from .expressions import COMMAND, ExpressionReader
-from .guards import KeptTest, VersionTests, asks_for_v1, of_engine
+from .guards import KeptTest, VersionTests
 from .own_modules import OwnModule, Replaced, imports_of
+from .probes import asks_for_v1, of_engine
 from .scope import (
     DISTRIBUTION,
     MAX_ALTERNATIVES,
