@@ -100,7 +100,7 @@ class UseChecker:
 
     def broken_in(self, use: Use) -> list[int]:
         """Return the releases in which the code gets to a use that does not exist there, and does
-        not handle that."""
+        not handle that, as far as the code around it is understood."""
         if use.guarded:
             return []
         key = use.key

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..api_history.definitions import children, last_name, text_of, walk
-from .blocks import ALL_CAUGHT
 from .guards import ASKS_FOR_MODULE, VersionTests
 from .own_modules import OwnModule, Replaced, named_in
 from .scope import Keys, Scope, key_of, keys_of
@@ -107,8 +106,7 @@ class ExpressionReader:
                     true, false = self._tests.outcome(test, where.names)
                     todo.append((test, where))
                     where = replace(where, probed=where.probed | self._tests.probed(test))
-                    if self._tests.is_unclear(test, where.names):
-                        where = replace(where, caught=ALL_CAUGHT)
+                    where = where.doubting(self._tests.doubt(test, where.names))
                     todo += (body, where.only_for(true)), (other, where.only_for(false))
                 case ast.BoolOp(kind, values):
                     rest = where
@@ -116,6 +114,7 @@ class ExpressionReader:
                         todo.append((value, rest))
                         true, false = self._tests.outcome(value, where.names)
                         rest = rest.only_for(true if isinstance(kind, ast.And) else false)
+                        rest = rest.doubting(self._tests.doubt(value, where.names))
                         if probed := self._tests.probed(value) - rest.probed:
                             rest = replace(rest, probed=rest.probed | probed)
                 case ast.Dict(keys, values) if chosen := self._tests.chosen(keys):
@@ -236,9 +235,9 @@ class ExpressionReader:
         for use in uses if not scope.dry else ():
             live = scope.live if use.live is None else use.live
             restricted = live if live != self._tests.all else None
-            scope.module.uses.append(
-                use if use.live == restricted else replace(use, live=restricted)
-            )
+            if (use.live, use.perhaps) != (restricted, scope.perhaps):
+                use = replace(use, live=restricted, perhaps=scope.perhaps)
+            scope.module.uses.append(use)
 
 
 def chain(node: ast.expr) -> list[ast.expr]:

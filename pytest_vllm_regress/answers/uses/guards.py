@@ -17,15 +17,20 @@ from ...util.versions import specifiers_of, version_of
 from ..api_history.definitions import last_name, text_of, walk
 from .blocks import Function
 from .probes import (
+    LISTS_PARAMETERS,
     MAX_CALLS,
     MAX_TABLE,
+    OF_ATTRIBUTE,
+    OF_VERSION,
     TELLS,
     Filled,
+    asks_for_attribute,
     asks_for_v1,
     each,
     inlined,
     is_probe,
     is_small,
+    names_version,
     probed_names,
 )
 from .scope import (
@@ -66,7 +71,6 @@ _SKIPS = ("skipif", "skipunless")
 """Decorators that leave tests out, in lower case."""
 _TESTS = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.DictComp, ast.ListComp, ast.SetComp)
 _IDENTITY = (ast.Is, ast.IsNot)
-_LISTS_PARAMETERS = ("signature", "getfullargspec", "fields")
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class KeptTest:
     name may be other than None, and for which it may be None. ``signature``: of what it is one.
     ``versions``: the constant versions that the name holds; ``allowed``: the range of versions.
     ``returns``: what a function returns, with its parameters and what names mean in it; or what a
-    mapping has for its key. ``unclear``: see ``VersionTests.is_unclear``. ``imported``: for which
+    mapping has for its key. ``doubt``: see ``VersionTests.doubt``. ``imported``: for which
     releases the name is what a handled import binds.
     """
 
@@ -88,7 +92,7 @@ class KeptTest:
     versions: tuple[Version, ...] = ()
     allowed: SpecifierSet | None = None
     returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
-    unclear: bool = False
+    doubt: str = ""
     imported: Releases | None = None
 
 
@@ -116,6 +120,8 @@ class VersionTests:
         """Tests of the release that are stored under a name, by ``key_of``."""
         self.constants: dict[str, bool] = {}
         """Constants by name, which may differ for some releases."""
+        self.foreign: set[str] = set()
+        """Names of imported modules of other packages."""
 
     def keep(self, name: str, value: ast.expr | None, names: Names) -> None:
         """Note the test that the code keeps in a name, if ``value`` is one."""
@@ -143,10 +149,10 @@ class VersionTests:
             ):
                 self.kept[name] = KeptTest(None, returns=(entry, (key,), names))
         versions, allowed = self._bounds(value), self._allowed(value)
-        unclear = isinstance(value, _TESTS) and self.is_unclear(value, names)
-        if versions or allowed or unclear:
+        doubt = self.doubt(value, names) if isinstance(value, (*_TESTS, ast.Call)) else ""
+        if versions or allowed or doubt:
             kept = self.kept.get(name, KeptTest(None))
-            self.kept[name] = replace(kept, versions=versions, allowed=allowed, unclear=unclear)
+            self.kept[name] = replace(kept, versions=versions, allowed=allowed, doubt=doubt)
 
     def keep_function(
         self,
@@ -181,9 +187,11 @@ class VersionTests:
             outcome,
             probed=frozenset[str]().union(*map(probed_names, probes)),
             returns=(single, parameters, names) if single else None,
-            unclear=any(isinstance(v, _TESTS) and self.is_unclear(v, names) for v in values),
+            doubt=next(
+                filter(None, (self.doubt(v, names) for v in values if isinstance(v, _TESTS))), ""
+            ),
         )
-        if outcome or kept.probed or single or kept.unclear:
+        if outcome or kept.probed or single or kept.doubt:
             self.kept[name] = kept
 
     def keep_attempt(
@@ -335,24 +343,35 @@ class VersionTests:
         """Return whether a test says nothing about the release."""
         return outcome == self._any
 
-    def is_unclear(self, test: ast.expr | None, names: Names) -> bool:
-        """Return whether a test depends on the release in a way that is not understood."""
-        if test is None or not self.is_open(self.outcome(test, names)):
-            return False
+    def doubt(self, test: ast.expr | None, names: Names) -> str:
+        """Return what a test asks for that depends on the release in a way that is not understood;
+        empty if it is understood, or depends on something else."""
+        match test:
+            case None:
+                return ""
+            case ast.BoolOp(_, values):
+                return next(filter(None, (self.doubt(value, names) for value in values)), "")
+            case ast.UnaryOp(ast.Not(), operand):
+                return self.doubt(operand, names)
+        if not self.is_open(self.outcome(test, names)):
+            return ""
         operands: list[ast.expr] = []
         for node in walk(test):
             kept = self.kept.get(key_of(node))
-            if kept and kept.unclear:
-                return True
+            if kept and kept.doubt:
+                return kept.doubt
+            if names_version(node):
+                return OF_VERSION
             match node:
                 case ast.Compare(left, kinds, others) if not isinstance(kinds[0], _IDENTITY):
                     operands += [left, *others]
                 case ast.Call(function, arguments):
                     operands += [*arguments, getattr(function, "value", function)]
-        return any(
-            is_version(operand, names) or part_of_version(operand, names) is not None
-            for operand in operands
-        )
+        if any(is_version(o, names) or part_of_version(o, names) is not None for o in operands):
+            return OF_VERSION
+        owner = asks_for_attribute(test)
+        is_foreign = any(key_of(part) in self.foreign for part in walk(owner)) if owner else True
+        return "" if is_foreign else OF_ATTRIBUTE
 
     def exists(self, path: str) -> Branches:
         """Return the releases that may have what a path means, and those that may lack it."""
@@ -409,7 +428,7 @@ class VersionTests:
             match part:
                 case ast.Name(name) if (kept := self.kept.get(name)) and kept.signature:
                     return kept.signature
-                case ast.Call(function, [subject, *_]) if last_name(function) in _LISTS_PARAMETERS:
+                case ast.Call(function, [subject, *_]) if last_name(function) in LISTS_PARAMETERS:
                     return resolve(subject, names)
                 case ast.Attribute(subject, "__code__" | "__dataclass_fields__" | "model_fields"):
                     return resolve(subject, names)

@@ -20,7 +20,15 @@ MAX_INLINED = 40
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _ENGINE_NAME = re.compile(r"(?i)vllm|engine")
 """Names of variables that hold "V0" or "V1" as the engine, rather than as a model or a protocol."""
+LISTS_PARAMETERS = ("signature", "getfullargspec", "fields")
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
+OF_VERSION = "a test of the version"
+OF_ATTRIBUTE = "a test of what an object has"
+_VERSION_IN_NAME = re.compile(
+    r"(?i)vllm\w*(?:ver(?:sion)?s?(?:_|$)|_v?\d|newer|older|equal|at_?least|_(?:ge|gt|le|lt|eq)(?:_|$)|legacy|compat)"
+    r"|(?:is|has)_(?:old|new|legacy)_vllm"
+)
+"""Names of what compares the version of vLLM."""
 TELLS = re.compile(
     r"_*(?:has|is|can|should|supports?|uses?|needs?|accepts?|takes|requires?|check)_", re.IGNORECASE
 )
@@ -102,6 +110,28 @@ def _is_v1(test: ast.expr, names: Names) -> bool:
     ``self._is_vllm_v1()``."""
     name = last_name(test.func if isinstance(test, ast.Call) else test)
     return _V1_NAME.fullmatch(name) is not None or _V1_VARIABLE in resolve(test, names)
+
+
+def names_version(node: ast.AST) -> bool:
+    """Return whether a name says that it is about the version of vLLM."""
+    name = last_name(node)
+    return "vllm" in name.lower() and _VERSION_IN_NAME.search(name) is not None
+
+
+def asks_for_attribute(test: ast.expr) -> ast.expr | None:
+    """Return the object of which a test asks whether it has a public attribute, or a function a
+    parameter; None for another test."""
+    match test:
+        case ast.Compare(left, [ast.Is() | ast.IsNot()], [ast.Constant(None)]):
+            return asks_for_attribute(left)
+        case ast.Compare(ast.Constant(), [ast.In() | ast.NotIn()], [container]):
+            calls = (part for part in walk(container) if isinstance(part, ast.Call) and part.args)
+            return next((c.args[0] for c in calls if last_name(c.func) in LISTS_PARAMETERS), None)
+        case ast.Call(ast.Name("bool" | "callable"), [value]):
+            return asks_for_attribute(value)
+        case ast.Call(ast.Name("hasattr" | "getattr"), [owner, attribute, *_]):
+            return owner if text_of(attribute)[:1] not in ("", "_") else None
+    return None
 
 
 def is_probe(node: ast.AST) -> bool:

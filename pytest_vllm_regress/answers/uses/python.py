@@ -149,6 +149,10 @@ class PythonReader:
             scope = scope.only_for(self._statement(node, scope))
             if leaves(node):
                 return frozenset()
+            if isinstance(node, ast.If) and any(
+                leaves(b[-1]) for b in (node.body, node.orelse) if b
+            ):
+                scope = scope.doubting(self._tests.doubt(node.test, scope.names))
         return scope.live
 
     def _statement(self, node: ast.stmt, scope: Scope) -> Releases:
@@ -226,7 +230,7 @@ class PythonReader:
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
-        caught = ALL_CAUGHT if self._tests.is_unclear(node.test, scope.names) else scope.caught
+        doubted = scope.doubting(self._tests.doubt(node.test, scope.names))
         tested = scope.tested or not self._tests.is_open(outcome)
         for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             names = dict(scope.names)
@@ -234,9 +238,7 @@ class PythonReader:
                 names = of_engine(names, v1=is_v1 == (body is node.body))
             branches.append(names)
             certain = scope.certain & (releases - others)
-            branch = replace(
-                scope, names=names, probed=probed, caught=caught, certain=certain, tested=tested
-            )
+            branch = replace(doubted, names=names, probed=probed, certain=certain, tested=tested)
             ends |= self._block(body, branch.only_for(releases))
         scope.names.clear()
         scope.names.update(merged(*branches))
@@ -306,6 +308,8 @@ class PythonReader:
             name = bound_by(alias)
             if module.partition(".")[0] != "vllm":
                 scope.names.pop(name, None)
+                if isinstance(node, ast.Import):
+                    self._tests.foreign.add(name)
                 if isinstance(node, ast.ImportFrom):
                     self._take(node, alias.name, name, scope)
                 continue
