@@ -51,7 +51,7 @@ class ExpressionReader:
                 self._note_attribute(node, where)
             match node:
                 case ast.Name(name):
-                    self._own.mention(name, node.lineno, where.live)
+                    self._own.mention(name, node.lineno, where.live, where.perhaps)
                     if name in where.module.starred and (paths := where.resolve(node)):
                         self.use(Use("name", paths, where.place(node)), "attribute", where)
                 case ast.Attribute(ctx=ast.Store()):
@@ -128,7 +128,7 @@ class ExpressionReader:
         """Record the name of an attribute of another object, or of a private one of the instance: the
         project itself may call a method of that name, which then need not match vLLM's."""
         name = node.attr
-        self._own.mention(f".{name}", node.lineno, scope.live)
+        self._own.mention(f".{name}", node.lineno, scope.live, scope.perhaps)
         is_own = key_of(node.value) == "."
         parameters = getattr(scope.around, "args", None)
         given = (
@@ -182,7 +182,7 @@ class ExpressionReader:
         uses = self._strings.uses_in(node, place, _surroundings(place.line, scope))
         left_out = [*without.split(), "name"] if scope.module.fakes else without.split()
         self._record([use for use in uses if use.kind not in left_out], scope)
-        self._own.imports += named_in(text_of(node), place.file, scope.live)
+        self._own.imports += named_in(text_of(node), place.file, scope.live, scope.perhaps)
 
     def _attribute(self, node: ast.Attribute, scope: Scope) -> None:
         if _is_of_super(node) and getattr(scope.around, "name", "") == node.attr:

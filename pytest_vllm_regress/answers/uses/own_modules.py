@@ -19,6 +19,9 @@ _MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
 _FOR_RELEASE = re.compile(r"vllm\w*_\d+_\d+")
 _VERSION_IN_PATH = re.compile(r"(?:^|[/_-]|vllm)v?(\d[._]\d+(?:[._]\d+)?)(?=[/_.-]|$)")
 _FULL_VERSION = re.compile(r"(?:^|[/_-])v\d[._]\d+[._]\d+/")
+_RELEASE_IN_PATH = re.compile(
+    r"(?i)vllm[_-]?v?0[._]?\d{1,2}(?![\da-z])|(?:^|[/_-])v0[._]?\d{1,2}[._]?\d(?!\d)"
+)
 MAX_IMPORTS = 200_000
 """Limit of the pairs of an import and a file that it may load."""
 
@@ -27,11 +30,12 @@ MAX_IMPORTS = 200_000
 class Import:
     """An import of a module that is not vLLM's, or a string that names one.
 
-    ``live``: for which releases the code gets there.
+    ``live``: for which releases the code gets there; ``perhaps``: see ``Use``.
     """
 
     name: str
     live: Releases
+    perhaps: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,11 @@ class ChosenFunction:
         self._within = ChosenFunction(within) if within else None
         self.live: Releases = frozenset()
         self.is_mentioned = False
+        self.perhaps = ""
 
-    def mention(self, line: int, live: Releases) -> None:
+    def mention(self, line: int, live: Releases, perhaps: str) -> None:
         if line not in self and (self._within is None or line in self._within):
+            self.perhaps = perhaps and (self.perhaps if self.is_mentioned else perhaps)
             self.is_mentioned = True
             self.live |= live
 
@@ -101,32 +107,40 @@ class OwnModule:
                 functions[inner.name].append(ChosenFunction(inner, around))
         self.functions = dict(functions)
 
-    def mention(self, name: str, line: int, live: Releases) -> None:
+    def mention(self, name: str, line: int, live: Releases, perhaps: str) -> None:
         for function in self.functions.get(name, ()):
-            function.mention(line, live)
+            function.mention(line, live, perhaps)
 
 
-def imports_of(node: ast.Import | ast.ImportFrom, file: str, live: Releases) -> Iterator[Import]:
+def imports_of(
+    node: ast.Import | ast.ImportFrom, file: str, live: Releases, perhaps: str
+) -> Iterator[Import]:
     """Yield the modules that a statement may import:
 
     ``from a import b`` may mean the module ``a.b``.
     """
     if isinstance(node, ast.Import):
-        yield from (Import(alias.name, live) for alias in node.names)
+        yield from (Import(alias.name, live, perhaps) for alias in node.names)
         return
     base = absolute(module_name(file), file.endswith("__init__.py"), node.level, node.module)
-    yield from (Import(f"{base}.{alias.name}", live) for alias in node.names)
+    yield from (Import(f"{base}.{alias.name}", live, perhaps) for alias in node.names)
 
 
-def named_in(text: str, file: str, live: Releases) -> Iterator[Import]:
+def named_in(text: str, file: str, live: Releases, perhaps: str) -> Iterator[Import]:
     """Yield the module that a string names, as in ``import_module("project.vllm_0_8_4.worker")``, or
     ``import_module(".worker", package=__package__)``."""
     if len(text) > 300:
         return
     if "vllm" in text and _DOTTED.fullmatch(text):
-        yield Import(text, live)
+        yield Import(text, live, perhaps)
     elif text[:1] == "." and _DOTTED.fullmatch(f"x{text}"):
-        yield Import(f"{module_name(file).rpartition('.')[0]}{text}".lstrip("."), live)
+        package = module_name(file).rpartition(".")[0]
+        yield Import(f"{package}{text}".lstrip("."), live, perhaps)
+
+
+def names_release(file: str) -> bool:
+    """Return whether the path of a file has a release, also without dots: ``vllm_085.py``."""
+    return _RELEASE_IN_PATH.search(file) is not None
 
 
 def is_program(text: str) -> bool:
@@ -215,6 +229,20 @@ def loaded_for(
     }
 
 
+def doubted_in(imports: Mapping[str, Sequence[Import]]) -> dict[str, str]:
+    """Return the files that are only imported behind tests that are not understood, with what
+    these ask for."""
+    doubts = [entry.perhaps for entries in imports.values() for entry in entries if entry.perhaps]
+    if not doubts:
+        return {}
+    sure = {f: [entry for entry in entries if not entry.perhaps] for f, entries in imports.items()}
+    every, certain = (
+        {file for files in (_loads(some) or {}).values() for file, _ in files}
+        for some in (imports, sure)
+    )
+    return dict.fromkeys(every - certain, doubts[0])
+
+
 def _reached(files: Iterable[str], loads: Mapping[str, Sequence[tuple[str, Releases]]]) -> set[str]:
     """Return the files that are loaded by ``files`` for whatever release."""
     reached: set[str] = set()
@@ -237,8 +265,8 @@ def chosen_functions(
     releases: Releases,
     imported_elsewhere: Collection[str] = (),
 ) -> dict[str, list[ChosenFunction]]:
-    """Return by file the functions that the file uses for some releases only, and that no other
-    file imports. ``imports`` lacks files that do not mention vLLM: ``imported_elsewhere`` are the
+    """Return by file the functions that the file uses for some releases only, or perhaps, and that
+    no other file imports. ``imports`` lacks files that do not mention vLLM: ``imported_elsewhere`` are the
     names that those import."""
     imported = set(imported_elsewhere) | {
         statement.name.rpartition(".")[2]
@@ -250,7 +278,9 @@ def chosen_functions(
             function
             for name, same in named.items()
             for function in same
-            if function.is_mentioned and function.live != releases and name not in imported
+            if function.is_mentioned
+            and (function.live != releases or function.perhaps)
+            and name not in imported
         ]
         for file, named in functions.items()
     }

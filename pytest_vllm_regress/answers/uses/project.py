@@ -33,9 +33,11 @@ from .own_modules import (
     Import,
     Replaced,
     chosen_functions,
+    doubted_in,
     is_program,
     loaded_for,
     named_for,
+    names_release,
 )
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
 from .scope import Releases
@@ -355,13 +357,18 @@ class ProjectReader:
         chosen = chosen_functions(
             self._functions, self._imports, everywhere, self._imported_elsewhere
         )
+        doubted = doubted_in(self._imports)
         for use in uses:
             before = everywhere if use.live is None else use.live
             file, line = use.place.file, use.place.line
-            functions = (f.live for f in chosen.get(file, ()) if line in f)
-            live = before.intersection(loaded.get(file, everywhere), *functions)
+            functions = [f for f in chosen.get(file, ()) if line in f]
+            live = before.intersection(loaded.get(file, everywhere), *(f.live for f in functions))
             live = live.difference(*self._replaced_for(use))
-            yield use if live == before else replace(use, live=live)
+            doubts = use.perhaps, *(f.perhaps for f in functions), doubted.get(file, "")
+            is_named = file not in loaded and names_release(file)
+            perhaps = next(filter(None, doubts), "a release in the file's name" if is_named else "")
+            is_same = (live, perhaps) == (before, use.perhaps)
+            yield use if is_same else replace(use, live=live, perhaps=perhaps)
 
     def _chosen(self, versions: Sequence[str]) -> Sequence[Releases]:
         return self._tests().chosen(list(map(ast.Constant, versions)))

@@ -298,7 +298,7 @@ class PythonReader:
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> Releases:
         """Read an import; return for which releases it works, if it is handled otherwise."""
         rest = scope.live
-        self.own.imports += imports_of(node, scope.module.file, scope.live)
+        self.own.imports += imports_of(node, scope.module.file, scope.live, scope.perhaps)
         for alias in node.names:
             if isinstance(node, ast.Import):
                 module = path = alias.name

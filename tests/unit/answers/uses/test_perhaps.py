@@ -29,6 +29,9 @@ GONE = "the module vllm.utils has no get_port"
         f"def f(engine):\n    if hasattr(engine, 'ports'):\n        {OLD}",
         f"def f(engine):\n    run = getattr(engine, 'run_all', None)\n    if run is not None:\n        return run()\n    {OLD}",
         f"def f(run):\n    if 'port' in inspect.signature(run).parameters:\n        {OLD}",
+        # What only such a test leads to.
+        f"def old():\n    {OLD}\nif has_old_vllm():\n    old()",
+        f"def run():\n    def old():\n        {OLD}\n    def new(): ...\n    return old if has_old_vllm() else new",
         f"import vllm\nx = vllm.utils.get_port if hasattr(y, 'ports') else None\nif a:\n    {OLD}",
     ],
 )
@@ -56,6 +59,31 @@ def test_other_tests_leave_no_doubt(tmp_path: Path, two_releases: History, sourc
     result = answer_for(tmp_path, two_releases, {"a.py": source})
     assert missing(result)["2.0"] == [GONE]
     assert result.perhaps == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "counted"),
+    [
+        ({"app.py": "if has_old_vllm():\n    import former"}, False),
+        ({"app.py": "if has_old_vllm():\n    import former", "b.py": "import former, vllm"}, True),
+        ({"app.py": "import vllm"}, True),
+    ],
+)
+def test_a_module_that_only_such_a_test_loads_does_not_count(
+    tmp_path: Path, two_releases: History, files: dict[str, str], counted: bool
+) -> None:
+    result = answer_for(tmp_path, two_releases, {**files, "former.py": OLD})
+    assert missing(result)["2.0"] == [GONE] * counted
+    assert bool(result.perhaps) is not counted
+
+
+@pytest.mark.parametrize("name", ["patch_vllm085", "vllm_v08", "v0_8_5_patch", "run_vllm"])
+def test_a_file_that_is_named_for_a_release_is_perhaps_for_that(
+    tmp_path: Path, two_releases: History, name: str
+) -> None:
+    files = {f"{name}.py": OLD, "app.py": f"import vllm, {name}"}
+    counted = missing(answer_for(tmp_path, two_releases, files))["2.0"]
+    assert counted == [GONE] * (name == "run_vllm")
 
 
 def test_what_is_perhaps_handled_is_shown(tmp_path: Path, two_releases: History) -> None:
