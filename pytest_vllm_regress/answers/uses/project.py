@@ -25,7 +25,14 @@ from ...util.versions import requirement_of, specifiers_of, version_of
 from ..api_history.definitions import absolute, is_class, module_name
 from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import History, intervals
-from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
+from ..deployments.reader import (
+    DeploymentFinding,
+    Pin,
+    code_lines,
+    is_dockerfile,
+    is_prose,
+    read,
+)
 from .check import UseChecker
 from .guards import Branches, VersionTests
 from .own_modules import (
@@ -193,8 +200,12 @@ _IMPORTED = re.compile(rb"(?m)^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(\([^()]*
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
 _READ = re.compile(
-    r"Makefile|.*\.(?:py|ipynb|sh|bash|ya?ml|tpl|env|json|service|txt|in|cfg|toml)", re.DOTALL
+    r"(?!(?:.*/)?(?i:change|history|release|news)[^/]*\.(?:md|mdx|markdown)$)"
+    r"(?:(?:.*/)?(?:Makefile|[Jj]ustfile|Procfile)|.*\.(?:py|ipynb|[bkz]?a?sh|slurm|sbatch|mk|ps1|md|mdx|markdown|ya?ml|tpl|j2|env|json|service|txt|in|cfg|toml))",
+    re.DOTALL,
 )
+_SCRIPT = re.compile(rb"#![^\n]*sh\b")
+"""The beginning of a script without a suffix."""
 _LISTS = ("requirements", "constraints")
 
 
@@ -258,6 +269,8 @@ class ProjectReader:
         except (UsageError, OSError) as error:
             self._notes.append(f"left out: {error}")
             return
+        if not (_READ.fullmatch(name) or is_dockerfile(name) or _SCRIPT.match(content or b"")):
+            return  # a file without a suffix
         self._count += 1
         self._bytes += len(content or b"")
         if content is None or b"vllm" not in content.lower():
@@ -297,7 +310,9 @@ class ProjectReader:
             if not name.endswith(".py"):  # which is noted when its uses are read
                 unknown = "so that the range of vllm in it is not known"
                 self._notes.append(f"left out: {name}: {why}, {unknown}")
-        if not name.endswith(".json") and not any(word in name for word in _LISTS):
+        if not (name.endswith(".json") or is_prose(name)) and not any(
+            word in name for word in _LISTS
+        ):
             declared += [
                 Declared(finding.specifier, Place(name, finding.line), local=True)
                 for finding in findings
@@ -434,6 +449,8 @@ class ProjectReader:
                 self._called |= own.called
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
+        elif is_prose(name):
+            yield from self._strings.read_document(findings, code_lines(text), name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
             for finding in findings:
                 yield from self._strings.read(finding, name)
@@ -598,7 +615,7 @@ def _files(root: Path) -> Iterator[str]:
             and not os.path.lexists(os.path.join(folder, name, "pyvenv.cfg"))
         )
         for name in sorted(files):
-            if _READ.fullmatch(name) or is_dockerfile(name):
+            if "." not in name or _READ.fullmatch(name) or is_dockerfile(name):
                 count += 1
                 if count > MAX_FILES:
                     raise UsageError(f"{root}: more than {MAX_FILES} files; give a part of it")

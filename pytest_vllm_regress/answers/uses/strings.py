@@ -10,7 +10,7 @@ import ast
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -323,6 +323,21 @@ class StringReader:
             other = bool(_OTHER_IMAGE.search(finding.image))
             for use in self._options(finding, place, alone=finding.is_certain):
                 yield replace(use, other_image=other)
+
+    def read_document(
+        self, findings: Iterable[DeploymentFinding], lines: Mapping[int, str], file: str
+    ) -> Iterator[Use]:
+        """Yield the uses in what was read of a document: commands, and in the lines of its code the
+        variables that these set, and metrics. Other names are explained there, or someone else's."""
+        for finding in findings:
+            if isinstance(finding, Mention):
+                line = lines.get(finding.line, "")
+                sets = re.search(rf"(?:^|[\s\"']){finding.name}=", line) is not None
+                if not (
+                    line and (sets if finding.kind == "environment" else finding.kind == "metric")
+                ):
+                    continue
+            yield from self.read(finding, file)
 
     def _named(self, kind: str, name: str, place: Place) -> Iterator[Use]:
         """Yield a use of a variable, metric or route, if there is one of this name."""

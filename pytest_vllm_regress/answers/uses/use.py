@@ -39,7 +39,7 @@ _TESTS = re.compile(
     r"(?i)(?:^|/)(?:[\w.-]*[_-])?tests?(?:[_-][\w.-]*)?/|(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$"
 )
 _EXAMPLES = re.compile(
-    r"(?i)(?:^|/)(?:examples?|demos?|samples?|tutorials?|cookbooks?|benchmarks?|docs?)/"
+    r"(?i)(?:^|/)(?:examples?|demos?|samples?|tutorials?|cookbooks?|benchmarks?|docs?)/|\.(?:md|mdx|markdown)$"
 )
 
 
