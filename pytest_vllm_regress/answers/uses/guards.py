@@ -370,7 +370,9 @@ class VersionTests:
         if any(is_version(o, names) or part_of_version(o, names) is not None for o in operands):
             return OF_VERSION
         owner = asks_for_attribute(test)
-        is_foreign = any(key_of(part) in self.foreign for part in walk(owner)) if owner else True
+        if owner is None or key_of(owner) == ".":  # what its own instance has is mostly its state
+            return ""
+        is_foreign = any(key_of(part) in self.foreign for part in walk(owner))
         return "" if is_foreign else OF_ATTRIBUTE
 
     def exists(self, path: str) -> Branches:
