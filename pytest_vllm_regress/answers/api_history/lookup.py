@@ -45,6 +45,11 @@ _TWINS = {
 }
 """Classes of the V0 engine, and what the same release makes of them with V1. Where a release has
 both, an instance may be either."""
+_RETURNS = {
+    "get_current_vllm_config": "vllm.config.VllmConfig",
+    "get_forward_context": "vllm.forward_context.ForwardContext",
+}
+"""Functions that return an instance of the class."""
 _MAKERS = ("from_", "create", "build")
 """How the names of class methods begin that return an instance of their class."""
 
@@ -202,6 +207,8 @@ class Lookup:
         if owner and "@classmethod" in symbol.definition and name.startswith(_MAKERS):
             definition = self._definition(symbol.module, owner) or ""
             symbol = Symbol(symbol.module, owner, definition)
+        elif kind := _RETURNS.get(symbol.name):
+            symbol = self.find(kind)
         return replace(_class(symbol), instance=True)
 
     def _member(self, owner: Symbol, name: str) -> Symbol:

@@ -196,6 +196,11 @@ class ExpressionReader:
             self.use(use, "attribute" if root is not node else "name", scope)
 
     def _call(self, node: ast.Call, scope: Scope) -> None:
+        if isinstance(node.func, ast.Name):
+            for number, argument in enumerate(node.args):
+                self._own.give(node.func.id, number, scope.resolve(argument))
+            for word in node.keywords:
+                self._own.give(node.func.id, word.arg or "", scope.resolve(word.value))
         paths = scope.resolve(node.func)
         if not paths:
             return

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from ..api_history.definitions import absolute, module_name
 from .blocks import Function, functions_in
-from .scope import Releases
+from .scope import Paths, Releases
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
 _MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
@@ -22,6 +22,8 @@ _FULL_VERSION = re.compile(r"(?:^|[/_-])v\d[._]\d+[._]\d+/")
 _RELEASE_IN_PATH = re.compile(
     r"(?i)vllm[_-]?v?0[._]?\d{1,2}(?![\da-z])|(?:^|[/_-])v0[._]?\d{1,2}[._]?\d(?!\d)"
 )
+Given = Mapping[tuple[str, int | str], Paths]
+"""What functions are called with, by name, and position or name of the parameter."""
 MAX_IMPORTS = 200_000
 """Limit of the pairs of an import and a file that it may load."""
 
@@ -91,6 +93,20 @@ class OwnModule:
     replaced: list[Replaced] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     passing: set[str] = field(default_factory=set)
+    _given: dict[tuple[str, int | str], set[Paths]] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Given:
+        """What of vLLM the module gives to its functions, wherever it calls them."""
+        return {
+            key: next(iter(kinds))
+            for key, kinds in self._given.items()
+            if len(kinds) == 1 and any(kinds)
+        }
+
+    def give(self, function: str, parameter: int | str, paths: Paths) -> None:
+        if function in self.functions:
+            self._given.setdefault((function, parameter), set()).add(paths)
 
     def define(self, tree: ast.Module, nodes: Iterable[ast.AST]) -> None:
         """Note the functions at the top, the private methods of the classes there, and functions in

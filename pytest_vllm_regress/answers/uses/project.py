@@ -37,6 +37,7 @@ from .check import UseChecker
 from .guards import Branches, VersionTests
 from .own_modules import (
     ChosenFunction,
+    Given,
     Import,
     Replaced,
     chosen_functions,
@@ -459,7 +460,11 @@ class ProjectReader:
         """Return the reader of a module, which was read at most once, and its uses."""
         if name not in self._modules:
             reader = self._reader(name)
-            self._modules[name] = reader, self._python(text, reader)
+            uses = self._python(text, reader)
+            if given := reader.own.given:
+                reader = self._reader(name, given)
+                uses = self._python(text, reader)
+            self._modules[name] = reader, uses
         return self._modules[name]
 
     def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
@@ -554,8 +559,8 @@ class ProjectReader:
                 lines = "".join(map(str, source)) if isinstance(source, list) else str(source)
                 yield from self._cell(lines, name, number, reader)
 
-    def _reader(self, name: str) -> PythonReader:
-        return PythonReader(name, self._tests(), self._strings, self._exports)
+    def _reader(self, name: str, given: Given | None = None) -> PythonReader:
+        return PythonReader(name, self._tests(), self._strings, self._exports, given)
 
     def _tests(self) -> VersionTests:
         return VersionTests(self._history.releases, self._v0, self._asked)

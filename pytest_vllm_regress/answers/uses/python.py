@@ -6,9 +6,8 @@ The source is parsed, never run.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from ..api_history.definitions import (
     Signature,
@@ -38,7 +37,7 @@ from .blocks import (
 )
 from .expressions import COMMAND, ExpressionReader
 from .guards import KeptTest, VersionTests
-from .own_modules import OwnModule, Replaced, imports_of
+from .own_modules import Given, OwnModule, Replaced, imports_of
 from .probes import asks_for_v1, of_engine
 from .scope import (
     DISTRIBUTION,
@@ -49,6 +48,7 @@ from .scope import (
     Keys,
     Module,
     Names,
+    Paths,
     Releases,
     Scope,
     is_distribution,
@@ -57,6 +57,15 @@ from .scope import (
     merged,
     returns_version_of_argument,
 )
+from .statements import (
+    NAMED_AS,
+    below,
+    declared_in,
+    expressions_of,
+    imported_by_name,
+    imported_by_program,
+    owners_of_functions,
+)
 from .strings import StringReader, alternatives_in, starts_server
 from .use import Use
 
@@ -64,7 +73,6 @@ MAX_WORK = 5_000_000
 """Limit of the uses in one file, the names that are copied for its branches, and the nodes visited
 for its handlers: products of parts."""
 
-T = TypeVar("T")
 Exported = tuple[Names, Mapping[str, KeptTest]]
 NOTHING: Exported = ({}, {})
 Exports = Callable[[ast.ImportFrom, str, str], Exported]
@@ -80,10 +88,18 @@ class PythonReader:
     """Reads the modules of one file: a module, or the cells of a notebook, which share their names."""
 
     def __init__(
-        self, file: str, tests: VersionTests, strings: StringReader, exports: Exports
+        self,
+        file: str,
+        tests: VersionTests,
+        strings: StringReader,
+        exports: Exports,
+        given: Given | None = None,
     ) -> None:
+        """``given``: what the module's functions are called with, if that is known."""
         self._file, self._strings, self._tests = file, strings, tests
         self._exports = exports
+        self._given = given or {}
+        self._owners: dict[str, ast.expr] = {}
         self._names: Names = {}
         self._keys: dict[str, Keys] = {}
         self._fields: dict[str, Keys] = {}
@@ -113,6 +129,7 @@ class PythonReader:
         """
         module, everywhere = Module(self._file, tree, cell, text), self._tests.all
         self.own.define(tree, module.nodes)
+        self._owners = owners_of_functions(module.nodes)
         self._strings.choose(self._file, alternatives_in(tree) if "vllm:" in text else ())
         for node in module.nodes:
             match node:
@@ -187,7 +204,7 @@ class PythonReader:
 
     def _simple(self, node: ast.stmt, scope: Scope) -> None:
         speaks = isinstance(node, ast.Raise)
-        for expression in _expressions_of(node):
+        for expression in expressions_of(node):
             if not (scope.within and expression is getattr(node, "annotation", None)):
                 self._expressions.read(expression, replace(scope, speaks=True) if speaks else scope)
         blocks: list[Iterable[ast.stmt]] = [inner_statements(node)]
@@ -469,11 +486,25 @@ class PythonReader:
         for number, argument in enumerate(parameters):
             is_given = (node.name, number) in self._given_versions and not scope.within
             annotated = (VERSION,) if is_given else scope.annotated(argument.annotation)
-            inner.bind(argument.arg, annotated)
+            if argument.annotation is None and not annotated:
+                annotated = self._argument(node, number, argument.arg, scope)
+            inner.bind("." if argument.arg == "self" and annotated else argument.arg, annotated)
             self._tests.kept.pop(argument.arg, None)
             inner.keep_fields(argument.arg, argument.annotation)
         ends = self._block(node.body, inner)
         self._remember(node, inner, scope, ends)
+
+    def _argument(self, function: Function, number: int, name: str, scope: Scope) -> Paths:
+        """Return what a parameter without an annotation is: by where the function is put, how the
+        module calls it, or its name."""
+        owner = self._owners.get(function.name)
+        if number == 0 and owner and not isinstance(scope.around, ast.ClassDef):
+            return tuple(f"{path}()" for path in scope.resolve(owner))
+        at_top = not scope.within
+        given = at_top and (
+            self._given.get((function.name, number)) or self._given.get((function.name, name))
+        )
+        return given or NAMED_AS.get(name, ())
 
     def _decorated(self, node: Function | ast.ClassDef, scope: Scope) -> Scope:
         """Return the scope of a function or class that a decorator, or a mark of the module, leaves
@@ -515,7 +546,8 @@ class PythonReader:
         if not paths and isinstance(node, ast.AnnAssign):
             paths = scope.annotated(node.annotation)
         is_none = isinstance(node.value, ast.Constant) and node.value.value is None
-        bound = paths
+        imported = imported_by_name(node.value)
+        bound = paths = imported or paths
         if is_version(node.value, scope.names):
             bound = (VERSION,)
         elif is_distribution(node.value, scope.names):
@@ -556,6 +588,9 @@ class PythonReader:
                         scope.keys[name][key] = node.lineno, scope.live | earlier
                 case ast.Tuple() | ast.List() | ast.Starred():
                     scope.unbind(target)
+                    first = getattr(target, "elts", [None])[0]
+                    if imported and isinstance(first, ast.Name):
+                        scope.bind(first.id, imported)  # LLM, exists = optional_import(...)
                     self._unpack(target, node.value, scope)
 
     def _unpack(self, target: ast.expr, value: ast.expr | None, scope: Scope) -> None:
@@ -565,51 +600,3 @@ class PythonReader:
             for number, name in enumerate(getattr(target, "elts", ())):
                 if isinstance(name, ast.Name):
                     scope.names[name.id] = (f"{PART}{number}",)
-
-
-def imported_by_program(module: Module) -> Names:
-    """Return what of vLLM only ``if __name__ == "__main__"`` imports: functions above it have these
-    names, too."""
-    imports = [
-        entry
-        for node in module.tree.body
-        if isinstance(node, ast.If) and key_of(getattr(node.test, "left", None)) == "__name__"
-        for entry in walk(node)
-        if isinstance(entry, ast.ImportFrom) and (entry.module or "").partition(".")[0] == "vllm"
-    ]
-    return {
-        name: (f"{entry.module}.{alias.name}",)
-        for entry in imports
-        for alias in entry.names
-        if module.name_counts[0][name := bound_by(alias)] == 1 and name != "*"
-    }
-
-
-def declared_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the names that the body of a class binds, with their annotations."""
-    for entry in node.body:
-        match entry:
-            case ast.AnnAssign(ast.Name(name), annotation):
-                yield name, annotation
-            case ast.Assign(targets):
-                yield from ((target.id, None) for target in targets if isinstance(target, ast.Name))
-            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
-                yield name, None
-
-
-def below(start: str, values: Mapping[str, T]) -> dict[str, T]:
-    """Return the values whose names begin with ``start``, keyed by the rest of the name."""
-    return {
-        name.removeprefix(start): value for name, value in values.items() if name.startswith(start)
-    }
-
-
-def _expressions_of(node: ast.stmt) -> Iterator[ast.expr]:
-    """Yield the expressions of a statement without those of nested statements."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return  # a docstring
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            yield child
-        elif isinstance(child, ast.withitem):
-            yield child.context_expr

@@ -40,6 +40,15 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
             "from vllm import LLM\nclass A:\n    def b(self): return self.x.engine.executor\n    def __init__(self): self.x = LLM('m')",
             "the class vllm.llm.Engine has no executor",
         ),
+        # What strings import.
+        ("LLM, exists = optional_import('vllm', 'LLM')\nLLM('m', old_option=1)", "vllm.llm.LLM takes no old_option"),
+        ("u = importlib.import_module('vllm.utils')\nu.get_port()", "the module vllm.utils has no get_port"),
+        # What parameters without an annotation are.
+        ("from vllm import LLM\ndef f(x):\n    x.engine.executor\nf(LLM('m'))", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(y, x):\n    x.engine.executor\ndef g():\n    f(1, x=LLM('m'))", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(self):\n    self.engine.executor\nsetattr(LLM, 'run', f)", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(this):\n    this.engine.executor\nLLM.run = f", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(self):\n    self.engine.executor\nx.run = f.__get__(x, LLM)", "the class vllm.llm.Engine has no executor"),
         ("from vllm.worker import Worker\nclass W(Worker):\n    def start(self): ...", "has no start: the override is never called"),
         ("from vllm.worker import Worker\nclass W(Worker[X]):\n    def start(self): ...", "has no start: the override is never called"),
         ("from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): ...", "with device, which the override does not take"),
@@ -497,6 +506,27 @@ def test_what_the_project_does_without_is_told_apart(
     assert result.problems["2.0"] == ()
     texts = [lost.text for lost in result.fallbacks]
     assert texts == ["the module vllm.utils has no get_port"] * falls_back
+
+
+def test_what_vllm_passes_as_its_configuration_is_known_by_its_name(tmp_path: Path) -> None:
+    config = "class Own:\n    {}: int = 1\nclass VllmConfig:\n    own: Own\ndef get_current_vllm_config(): ..."
+    history = history_of({n: {"config.py": config.format(f)} for n, f in (("1", "a"), ("2", "b"))})
+    source = (
+        "from vllm.config import get_current_vllm_config as get\n"
+        "def check(cls, vllm_config):\n    own = vllm_config.own\n    own.a\n"
+        "def other(vllm_config: dict):\n    vllm_config.own.b\n"
+    )
+    result = missing(answer_for(tmp_path, history, {"a.py": source}))
+    assert result == {"1": [], "2": ["the class vllm.config.Own has no a"]}
+    result = missing(answer_for(tmp_path, history, {"a.py": f"{source}get().own.b"}))
+    assert result["1"] == ["the class vllm.config.Own has no b"]
+
+
+def test_functions_that_are_called_with_different_things_are_not_known(
+    tmp_path: Path, two_releases: History
+) -> None:
+    source = "from vllm import LLM\ndef f(x):\n    x.engine.executor\nf(LLM('m'))\nf(other)"
+    assert lacking(tmp_path, two_releases, source) == []
 
 
 def test_a_private_method_runs_where_it_is_called(tmp_path: Path, two_releases: History) -> None:
