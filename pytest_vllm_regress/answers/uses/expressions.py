@@ -68,8 +68,7 @@ class ExpressionReader:
                     inner |= _strings(given, _unused_in(last_name(function)))
                     bound = (word.value for word in node.keywords if word.arg in _READ_FROM)
                     inner |= _strings(bound, "environment")
-                    if last_name(function) == "setattr":
-                        self._set_attribute(node, where)
+                    self._set_attribute(node, where)
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
                     inner |= {id(part): "" for text in texts for part in walk(text)}
                     self._strings.define_by(node)
@@ -149,12 +148,16 @@ class ExpressionReader:
             self._record(self._strings.added(value, scope.place(value)), scope)
 
     def _set_attribute(self, call: ast.Call, scope: Scope) -> None:
-        """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too."""
+        """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too; ``patch.object``,
+        and helpers that are given a function of the module."""
+        sets = last_name(call.func) in ("setattr", "object")
         match call.args:
-            case [owner, name, _] if text_of(name):
+            case [owner, name, value, *_] if text_of(name) and (
+                sets or last_name(value) in self._own.functions
+            ):
                 paths = [f"{path}.{text_of(name)}" for path in scope.resolve(owner)]
                 self.replace(paths, call, scope)
-            case [path, _] if text_of(path):
+            case [path, _] if sets and text_of(path):
                 self.replace([text_of(path)], call, scope)
 
     def replace(
@@ -166,7 +169,7 @@ class ExpressionReader:
         module: bool = False,
     ) -> None:
         """Note what the code assigns to names of vLLM. What a call returns may wrap vLLM's."""
-        value = node.args[-1] if isinstance(node, ast.Call) else node.value
+        value = node.args[:3][-1] if isinstance(node, ast.Call) else node.value
         scope.spend(len(scope.names))
         kept = set[str]().union(*scope.names.values())
         name, file = last_name(value), scope.module.file

@@ -119,8 +119,9 @@ class OwnModule:
                 if isinstance(method, Function) and re.match("_(?!_)", method.name):
                     functions[f".{method.name}"].append(ChosenFunction(method))
         for around in nodes:
-            for inner in functions_in(around) if isinstance(around, Function) else ():
-                functions[inner.name].append(ChosenFunction(inner, around))
+            if isinstance(around, Function):
+                for inner in functions_in(around):
+                    functions[inner.name].append(ChosenFunction(inner, around))
         self.functions = dict(functions)
 
     def mention(self, name: str, line: int, live: Releases, perhaps: str) -> None:

@@ -409,7 +409,8 @@ class ProjectReader:
             return False
         if replaced.module:
             return True
-        is_later = is_other_file or use.place.line > replaced.line
+        of_instance = use.targets[0].rpartition(".")[0].endswith("()")  # which exists later
+        is_later = is_other_file or of_instance or use.place.line > replaced.line
         if is_whole and use.kind == "name":
             # An import fails where the name does not exist, and so does reading it to keep it.
             return is_later and bool(use.roots)

@@ -105,6 +105,9 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         "import vllm.utils\nvllm.utils.get_port = own\nvllm.utils.get_port()",
         "import vllm.utils\nsetattr(vllm.utils, 'get_port', own)\nvllm.utils.get_port()",
         f"sys.modules['vllm.utils'] = own\n{OLD}",
+        "from vllm.worker import Worker\ndef run(self):\n    self.start()\ndef start(self): ...\n"
+            "patch.object(Worker, 'start', start, create=True).start()\nWorker.run = run",
+        "from vllm.llm import Engine\ndef g(self): ...\ndef f(x: Engine):\n    x.executor()\nput(Engine, 'executor', g)",
     ],
 )  # fmt: skip
 def test_what_the_release_does_not_get_to_is_no_breakage(
