@@ -409,8 +409,11 @@ class ProjectReader:
             return False
         if replaced.module:
             return True
-        of_instance = use.targets[0].rpartition(".")[0].endswith("()")  # which exists later
-        is_later = is_other_file or of_instance or use.place.line > replaced.line
+        of_instance = use.targets[0].rpartition(".")[0].endswith("()")
+        functions = self._functions.get(use.place.file, {}).values() if of_instance else ()
+        # An instance that a function gets was made when the module was complete.
+        runs_later = any(use.place.line in one for same in functions for one in same)
+        is_later = is_other_file or runs_later or use.place.line > replaced.line
         if is_whole and use.kind == "name":
             # An import fails where the name does not exist, and so does reading it to keep it.
             return is_later and bool(use.roots)
