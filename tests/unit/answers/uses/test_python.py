@@ -522,6 +522,26 @@ def test_what_vllm_passes_as_its_configuration_is_known_by_its_name(tmp_path: Pa
     assert result["1"] == ["the class vllm.config.Own has no b"]
 
 
+@pytest.mark.parametrize(
+    ("method", "lacks"),
+    [
+        ("choose(cls, name, use_v1)", "is called without use_v1, which the override requires"),
+        ("choose(cls, name, use_v1=True)", ""),
+        ("choose(cls)", "is called with name, which the override does not take"),
+        ("choose(cls, name)", ""),
+    ],
+)
+def test_a_platform_is_called_by_vllm(tmp_path: Path, method: str, lacks: str) -> None:
+    class_method = "class Platform:\n    @classmethod\n    def choose(cls, {}): ..."
+    before = "*args, **kwargs"
+    history = history_of(
+        {n: {"platforms/a.py": class_method.format(p)} for n, p in (("1", before), ("2", "name"))}
+    )
+    source = f"from vllm.platforms.a import Platform\nclass Own(Platform):\n    @classmethod\n    def {method}: ..."
+    result = missing(answer_for(tmp_path, history, {"a.py": source}))
+    assert result["2"] == [f"vllm.platforms.a.Platform.choose {lacks}"] * bool(lacks)
+
+
 def test_functions_that_are_called_with_different_things_are_not_known(
     tmp_path: Path, two_releases: History
 ) -> None:
