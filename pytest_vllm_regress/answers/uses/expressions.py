@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..api_history.definitions import children, last_name, text_of, walk
 from .guards import ASKS_FOR_MODULE, VersionTests
 from .own_modules import OwnModule, Replaced, named_in
-from .scope import Keys, Scope, key_of, keys_of
+from .scope import ARGUMENTS, Keys, Scope, key_of, keys_of
 from .strings import NEAR, StringReader, Surroundings
 from .use import Use, UsedCall
 
@@ -71,9 +71,10 @@ class ExpressionReader:
                     self._set_attribute(node, where)
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
                     inner |= {id(part): "" for text in texts for part in walk(text)}
-                    self._strings.define_by(node)
+                    self._strings.define_by(node, where.module.file)
                     where.change_keys(node)
                     where.define_argument(node)
+                    self._own.note_parser(node)
                     self._call(node, where)
                 case ast.Compare(left, kinds, others):
                     # What a name is compared with need not exist.
@@ -190,6 +191,11 @@ class ExpressionReader:
     def _attribute(self, node: ast.Attribute, scope: Scope) -> None:
         if _is_of_super(node) and getattr(scope.around, "name", "") == node.attr:
             return  # who calls an override has the method
+        match node:
+            case ast.Attribute(ast.Name(name), argument) if ARGUMENTS in scope.names.get(name, ()):
+                if option := self._strings.option_of(argument):
+                    use = Use("option", (option,), scope.place(node), detail=ARGUMENTS)
+                    self.use(use, "attribute", scope)
         if paths := scope.resolve(node):
             parts = ((part, scope.resolve(part)) for part in reversed(chain(node)))
             # What the code assigned to an attribute of its instance is reached from there.
@@ -229,6 +235,8 @@ class ExpressionReader:
         (``ALL_CAUGHT``) where a release does not have it."""
         scope.spend(_WORK_OF_USE)
         last = use.detail or use.targets[0].rpartition(".")[2]
+        if use.detail == ARGUMENTS:
+            last = use.targets[0].removeprefix("--").replace("-", "_")
         guarded = (
             fails_as in scope.caught
             or (last in scope.probed and use.kind != "version")

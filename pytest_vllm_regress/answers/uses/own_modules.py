@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from ..api_history.definitions import absolute, module_name
+from ..api_history.definitions import absolute, last_name, module_name, text_of
 from .blocks import Function, functions_in
 from .scope import Paths, Releases
 
@@ -86,6 +86,7 @@ class OwnModule:
     ``functions``: by name, methods with a dot in front, and those in functions. ``imports``: of other modules than vLLM's.
     ``called``: attributes that the code takes from other objects than its own instance.
     ``passing``: functions that take any keywords, and classes that inherit from vLLM's.
+    ``arguments``: options of its own parsers; ``has_parser``: one of these takes vLLM's, too.
     """
 
     functions: dict[str, list[ChosenFunction]] = field(default_factory=dict)
@@ -93,6 +94,8 @@ class OwnModule:
     replaced: list[Replaced] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     passing: set[str] = field(default_factory=set)
+    arguments: set[str] = field(default_factory=set)
+    has_parser: bool = False
     _given: dict[tuple[str, int | str], set[Paths]] = field(default_factory=dict)
 
     @property
@@ -103,6 +106,15 @@ class OwnModule:
             for key, kinds in self._given.items()
             if len(kinds) == 1 and any(kinds)
         }
+
+    def note_parser(self, call: ast.Call) -> None:
+        """Note the options that a call adds to a parser."""
+        name = last_name(call.func)
+        self.has_parser |= name in ("make_arg_parser", "add_cli_args")
+        if name == "add_argument":
+            self.arguments |= {
+                t.replace("_", "-") for t in map(text_of, call.args) if t[:2] == "--"
+            }
 
     def give(self, function: str, parameter: int | str, paths: Paths) -> None:
         if function in self.functions:

@@ -48,7 +48,7 @@ from .own_modules import (
     names_release,
 )
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
-from .scope import Releases
+from .scope import ARGUMENTS, Releases
 from .strings import StringReader
 from .use import HEADLINE, TESTS, Declared, Place, Project, Use, part_of
 
@@ -198,6 +198,8 @@ _RUNS = re.compile(
 _F_STRING = re.compile(r"(?i)\b(?:f|rf|fr)['\"]")
 _ROUTE = re.compile(rb"""(?m)(?:^[ \t]*@[\w.]+|\.add_[a-z_]+)\(\s*["'](/[^"'\n]{1,100})["']""")
 _IMPORTED = re.compile(rb"(?m)^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(\([^()]*\)|[^\n(]*)")
+_ARGUMENT = re.compile(rb"""\.add_argument\([^()]*?["'](--[a-zA-Z][\w-]*)["']""")
+_GETS = re.compile(r"\b(?:requests?|httpx|client|session|aiohttp)\.get\b|urlopen")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
 _READ = re.compile(
@@ -255,6 +257,8 @@ class ProjectReader:
         self._parsing = 0.0
         self._imported_elsewhere: set[str] = set()
         self._called: set[str] = set()
+        self._arguments: set[str] = set()
+        self._has_parser = False
         self._running: set[str] = set()
         """Files that may start a process."""
 
@@ -289,6 +293,8 @@ class ProjectReader:
             raise UsageError(
                 f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it"
             )
+        if name.endswith(".py") and "vllm:" in text and _reads_metrics(text):
+            self._strings.scraping.add(name)
         if not name.endswith(".py") or _RUNS.search(text):
             self._running.add(name)
         self._declare(text, name, findings)
@@ -299,6 +305,7 @@ class ProjectReader:
         if name.endswith(".py"):
             for route in _ROUTE.findall(content):
                 self._strings.define(route.decode(errors="replace"))
+            self._arguments |= {o.decode().replace("_", "-") for o in _ARGUMENT.findall(content)}
             for names in _IMPORTED.findall(content):
                 self._imported_elsewhere |= set(_IDENTIFIER.findall(names.decode(errors="replace")))
 
@@ -358,8 +365,10 @@ class ProjectReader:
         )
 
     def _is_own(self, use: Use) -> bool:
-        """Return whether a route or metric is the project's own, or a method that overrides one of
+        """Return whether a route, metric or argument is the project's own, or a method that overrides one of
         vLLM is called by the project itself: then it is not known who else calls it."""
+        if use.detail == ARGUMENTS:
+            return not self._has_parser or use.targets[0] in self._arguments
         return use.detail in self._called if use.kind == "override" else self._strings.is_own(use)
 
     def _where_loaded(self, uses: Iterable[Use]) -> Iterator[Use]:
@@ -446,6 +455,8 @@ class ProjectReader:
             self._imports[name], self._functions[name] = own.imports, own.functions
             self._programs += [name] * is_program(text)
             self._passing |= own.passing
+            self._arguments |= own.arguments
+            self._has_parser |= own.has_parser
             for replaced in own.replaced:
                 same_name = self._replaced[replaced.path.rpartition(".")[2]]
                 if len(same_name) < MAX_REPLACED:
@@ -591,6 +602,12 @@ class ProjectReader:
             yield from self._python("\n".join(python), reader, number)
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: cell {number} {problem}")
+
+
+def _reads_metrics(text: str) -> bool:
+    """Return whether a module reads the metrics of a server."""
+    is_scraper = "/metrics" in text and _GETS.search(text) is not None
+    return is_scraper or "text_string_to_metric_families" in text
 
 
 def releases_with_v0(history: History) -> frozenset[int]:

@@ -40,6 +40,7 @@ from .guards import KeptTest, VersionTests
 from .own_modules import Given, OwnModule, Replaced, imports_of
 from .probes import asks_for_v1, of_engine
 from .scope import (
+    ARGUMENTS,
     DISTRIBUTION,
     MAX_ALTERNATIVES,
     PART,
@@ -65,6 +66,7 @@ from .statements import (
     imported_by_name,
     imported_by_program,
     owners_of_functions,
+    parses_arguments,
 )
 from .strings import StringReader, alternatives_in, starts_server
 from .use import Use
@@ -472,7 +474,7 @@ class PythonReader:
     def _function(self, node: Function, scope: Scope) -> None:
         arguments = node.args
         for decorator in node.decorator_list:
-            self._strings.define_by(decorator, decorates=True)
+            self._strings.define_by(decorator, scope.module.file, decorates=True)
         scope = self._decorated(node, scope)
         defaults = (*arguments.defaults, *filter(None, arguments.kw_defaults))
         for expression in (*node.decorator_list, *defaults):
@@ -486,7 +488,9 @@ class PythonReader:
         for number, argument in enumerate(parameters):
             is_given = (node.name, number) in self._given_versions and not scope.within
             annotated = (VERSION,) if is_given else scope.annotated(argument.annotation)
-            if argument.annotation is None and not annotated:
+            if last_name(argument.annotation) == "Namespace":
+                annotated = (ARGUMENTS,)
+            elif argument.annotation is None and not annotated:
                 annotated = self._argument(node, number, argument.arg, scope)
             inner.bind("." if argument.arg == "self" and annotated else argument.arg, annotated)
             self._tests.kept.pop(argument.arg, None)
@@ -554,6 +558,8 @@ class PythonReader:
             bound = (DISTRIBUTION,)
         elif starts_server(node.value):
             bound = (COMMAND,)
+        elif parses_arguments(node.value):
+            bound = (ARGUMENTS,)
         for target in targets:
             match target:
                 case ast.Name(name):
@@ -589,8 +595,8 @@ class PythonReader:
                 case ast.Tuple() | ast.List() | ast.Starred():
                     scope.unbind(target)
                     first = getattr(target, "elts", [None])[0]
-                    if imported and isinstance(first, ast.Name):
-                        scope.bind(first.id, imported)  # LLM, exists = optional_import(...)
+                    if bound in (imported, (ARGUMENTS,)) and isinstance(first, ast.Name):
+                        scope.bind(first.id, bound)  # LLM, exists = optional_import(...)
                     self._unpack(target, node.value, scope)
 
     def _unpack(self, target: ast.expr, value: ast.expr | None, scope: Scope) -> None:

@@ -33,6 +33,8 @@ DISTRIBUTION = "@distribution"
 """What a name is bound to that holds the name of the package, "vllm"."""
 VERSION_OF = "@version of"
 """What the name of a function is bound to that returns the version of a package."""
+ARGUMENTS = "@arguments"
+"""What a name is bound to that holds the arguments which a parser has read."""
 _READS_VERSION = re.compile(r"(?i)version|distribution")
 _VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_*)?ver(?:sion)?")
 VERSION_PARTS = ("base_version", "release", "public", "version")

@@ -13,6 +13,7 @@ from .scope import Module, Names, Paths, key_of
 
 NAMED_AS: Mapping[str, Paths] = {"vllm_config": ("vllm.config.VllmConfig()",)}
 """What parameters are that have no annotation, but a name that only vLLM uses."""
+PARSES = ("parse_args", "parse_known_args")
 _IMPORTS = re.compile(r"(?i)_*(?:\w*_)?import(?:_|$)\w*|importorskip")
 """Names of functions that import what strings name."""
 _OF_VLLM = re.compile(r"vllm(?:\.[A-Za-z_]\w*)*")
@@ -59,6 +60,11 @@ def imported_by_name(value: ast.expr | None) -> Paths:
             path = ".".join(filter(None, map(text_of, (module, *others[:1]))))
             return (path,) if _OF_VLLM.fullmatch(path) else ()
     return ()
+
+
+def parses_arguments(value: ast.expr | None) -> bool:
+    """Return whether a call returns what a parser of the command line has read."""
+    return isinstance(value, ast.Call) and last_name(value.func) in PARSES
 
 
 def declared_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:

@@ -43,6 +43,12 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         # What strings import.
         ("LLM, exists = optional_import('vllm', 'LLM')\nLLM('m', old_option=1)", "vllm.llm.LLM takes no old_option"),
         ("u = importlib.import_module('vllm.utils')\nu.get_port()", "the module vllm.utils has no get_port"),
+        # Arguments of a parser that takes vLLM's.
+        ("import vllm\np = make_arg_parser(P())\nargs = p.parse_args()\nprint(args.old_flag)", "vllm serve has no --old-flag"),
+        ("import vllm\nAsyncEngineArgs.add_cli_args(p)\na, _ = p.parse_known_args()\na.old_flag", "vllm serve has no --old-flag"),
+        ("import vllm\nmake_arg_parser(p)\ndef f(args: argparse.Namespace):\n    return args.old_flag", "vllm serve has no --old-flag"),
+        # A router's metrics.
+        ("import vllm\nfor f in text_string_to_metric_families(t):\n    if f.name == 'vllm:old': ...", "there is no metric vllm:old"),
         # What parameters without an annotation are.
         ("from vllm import LLM\ndef f(x):\n    x.engine.executor\nf(LLM('m'))", "the class vllm.llm.Engine has no executor"),
         ("from vllm import LLM\ndef f(y, x):\n    x.engine.executor\ndef g():\n    f(1, x=LLM('m'))", "the class vllm.llm.Engine has no executor"),
@@ -520,6 +526,35 @@ def test_what_vllm_passes_as_its_configuration_is_known_by_its_name(tmp_path: Pa
     assert result == {"1": [], "2": ["the class vllm.config.Own has no a"]}
     result = missing(answer_for(tmp_path, history, {"a.py": f"{source}get().own.b"}))
     assert result["1"] == ["the class vllm.config.Own has no b"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a.py": "import vllm\nargs = p.parse_args()\nargs.old_flag"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\np.add_argument('--old-flag')\nargs = p.parse_args()\nargs.old_flag"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\nargs = p.parse_args()\nargs.old_flag", "b.py": "p.add_argument('-o', '--old_flag')"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\nargs = p.parse_args()\nargs.old_flag = 1\nif hasattr(args, 'old_flag'):\n    args.old_flag"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\ndef f(args: Own):\n    args.old_flag"},
+        {"a.py": "import vllm\nx = Gauge('vllm:old', 'x')", "b.py": "import vllm\nx = 'vllm:old'"},
+        {"a.py": "import vllm\nx = Gauge('vllm:old', 'x')\nr = requests.get(u + '/metrics')"},
+    ],
+)  # fmt: skip
+def test_arguments_and_metrics_of_the_project_are_its_own(
+    tmp_path: Path, two_releases: History, files: dict[str, str]
+) -> None:
+    assert missing(answer_for(tmp_path, two_releases, files))["2.0"] == []
+
+
+def test_a_router_reads_metrics_of_the_names_that_it_offers(
+    tmp_path: Path, two_releases: History
+) -> None:
+    files = {
+        "router.py": "import vllm\nx = Gauge('vllm:old', 'x')",
+        "scraper.py": "import vllm\nurl = f'{base}/metrics'\nr = requests.get(url)\nx = find(r, 'vllm:old')",
+    }
+    (problem,) = answer_for(tmp_path, two_releases, files).problems["2.0"]
+    assert str(problem.use.place) == "scraper.py:4"
 
 
 @pytest.mark.parametrize(
