@@ -28,6 +28,7 @@ from .probes import (
     asks_for_v1,
     each,
     inlined,
+    is_of_model,
     is_probe,
     is_small,
     names_version,
@@ -370,7 +371,8 @@ class VersionTests:
         if any(is_version(o, names) or part_of_version(o, names) is not None for o in operands):
             return OF_VERSION
         owner = asks_for_attribute(test)
-        if owner is None or key_of(owner) == ".":  # what its own instance has is mostly its state
+        # What its own instance has is mostly its state.
+        if owner is None or key_of(owner) == "." or is_of_model(owner):
             return ""
         is_foreign = any(key_of(part) in self.foreign for part in walk(owner))
         return "" if is_foreign else OF_ATTRIBUTE

@@ -29,6 +29,9 @@ _VERSION_IN_NAME = re.compile(
     r"|(?:is|has)_(?:old|new|legacy)_vllm"
 )
 """Names of what compares the version of vLLM."""
+_OF_MODEL = re.compile(
+    r"(?:(?:hf|text|vision|audio|\w*talker|thinker)_)*(?:config|cfg)|\w*args|tokenizer|processor"
+)
 TELLS = re.compile(
     r"_*(?:has|is|can|should|supports?|uses?|needs?|accepts?|takes|requires?|check)_", re.IGNORECASE
 )
@@ -116,6 +119,12 @@ def names_version(node: ast.AST) -> bool:
     """Return whether a name says that it is about the version of vLLM."""
     name = last_name(node)
     return "vllm" in name.lower() and _VERSION_IN_NAME.search(name) is not None
+
+
+def is_of_model(owner: ast.expr) -> bool:
+    """Return whether an object is the configuration of a model or of the project, a tokenizer, or
+    arguments: what these have does not depend on the release."""
+    return _OF_MODEL.fullmatch(last_name(owner)) is not None
 
 
 def asks_for_attribute(test: ast.expr) -> ast.expr | None:

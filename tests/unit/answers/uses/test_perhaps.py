@@ -52,6 +52,7 @@ def test_what_stands_behind_a_test_that_is_not_understood_does_not_count(
         f"import torch\nif hasattr(torch, 'compile'):\n    {OLD}",
         f"def f(x):\n    if hasattr(x, '__done__') or getattr(x, MARK, False):\n        return\n    {OLD}",
         f"def f(x):\n    name = (x.a if hasattr(x, 'a') else x.b).upper()\n    if name == 'A':\n        {OLD}",
+        f"def f(config):\n    if getattr(config.text_config, 'experts', None) is None:\n        return\n    {OLD}",
         f"class A:\n    def f(self):\n        if getattr(self, 'x', None) is None:\n            {OLD}",
         f"def f(vllm_config):\n    if vllm_config.verbose:\n        {OLD}",
     ],
