@@ -30,7 +30,7 @@ _VERSION_IN_NAME = re.compile(
 )
 """Names of what compares the version of vLLM."""
 _OF_MODEL = re.compile(
-    r"(?:(?:hf|text|vision|audio|\w*talker|thinker)_)*(?:config|cfg)|\w*args|tokenizer|processor"
+    r"(?:(?:hf|text|vision|audio|pretrained)_)*(?:config|cfg)|\w*args|tokenizer|processor"
 )
 TELLS = re.compile(
     r"_*(?:has|is|can|should|supports?|uses?|needs?|accepts?|takes|requires?|check)_", re.IGNORECASE
