@@ -45,6 +45,11 @@ _TWINS = {
 }
 """Classes of the V0 engine, and what the same release makes of them with V1. Where a release has
 both, an instance may be either."""
+_RETURNS = {
+    "get_current_vllm_config": "vllm.config.VllmConfig",
+    "get_forward_context": "vllm.forward_context.ForwardContext",
+}
+"""Functions that return an instance of the class."""
 _MAKERS = ("from_", "create", "build")
 """How the names of class methods begin that return an instance of their class."""
 
@@ -202,6 +207,8 @@ class Lookup:
         if owner and "@classmethod" in symbol.definition and name.startswith(_MAKERS):
             definition = self._definition(symbol.module, owner) or ""
             symbol = Symbol(symbol.module, owner, definition)
+        elif kind := _RETURNS.get(symbol.name):
+            symbol = self.find(kind)
         return replace(_class(symbol), instance=True)
 
     def _member(self, owner: Symbol, name: str) -> Symbol:
@@ -261,11 +268,12 @@ class Lookup:
 
     def _declares(self, owner: Symbol, name: str) -> bool:
         """Return whether a class has a method or, if it is a dataclass, a field of this name in some
-        release, so that it is no attribute that a method assigns."""
+        release, so that it is no attribute that a method assigns. A property may have been one."""
         timeline = self._history.symbols(owner.module).get(f"{owner.name}.{name}", [])
         is_dataclass = "@dataclass" in owner.definition
         return any(
-            is_function(definition) or (is_dataclass and definition.startswith(":"))
+            (is_function(definition) and (is_dataclass or "property" not in definition))
+            or (is_dataclass and definition.startswith(":"))
             for definition in filter(None, timeline[1::2])
         )
 

@@ -54,8 +54,10 @@ __all__ = [
     "ServerCommand",
     "Unreadable",
     "Word",
+    "code_lines",
     "commands",
     "is_dockerfile",
+    "is_prose",
     "literal",
     "names_in",
     "read",
@@ -190,6 +192,20 @@ def names_in(text: str) -> Iterator[tuple[str, str]]:
     for kind, pattern in _NAMES.items():
         for name in set(pattern.findall(text)):
             yield kind, name
+
+
+def is_prose(file: str) -> bool:
+    """Return whether a file is a document, with code in blocks."""
+    return file.lower().endswith(_PROSE)
+
+
+def code_lines(text: str) -> dict[int, str]:
+    """Return the lines of a document that are in fenced blocks, by number."""
+    lines: dict[int, str] = {}
+    for match in islice(_FENCE.finditer(text), MAX_BLOCKS):
+        first = text.count("\n", 0, match.start("body")) + 1
+        lines |= dict(enumerate(match["body"].split("\n"), first))
+    return lines
 
 
 def is_dockerfile(file: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
@@ -54,6 +54,15 @@ class MissingUse:
 
 
 @dataclass(frozen=True)
+class PerhapsHandled:
+    """A use that some releases do not have, where the code around it may handle that."""
+
+    use: Use
+    text: str
+    releases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Deprecation:
     """A use of which the newest release says that it will be removed."""
 
@@ -70,7 +79,8 @@ class UsesAnswer:
     everything. ``fallbacks``: what the newest release lacks, and the project does without.
 
     ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in
-    a declared range in which something fails.
+    a declared range in which something fails. ``perhaps``: what releases lack, and the project may
+    handle, which does not count either.
     """
 
     project: Project
@@ -79,6 +89,7 @@ class UsesAnswer:
     deprecated: tuple[Deprecation, ...]
     fallbacks: tuple[MissingUse, ...]
     broken: dict[Declared, tuple[str, ...]]
+    perhaps: tuple[PerhapsHandled, ...] = ()
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -155,6 +166,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
         tuple(deprecations(checker, known)),
         tuple(_fallbacks(checker, known)),
         {},
+        tuple(_perhaps(checker, known, problems)),
     )
     broken = {declared: _broken(declared, result) for declared in project.declared}
     return replace(result, broken={declared: r for declared, r in broken.items() if r})
@@ -205,7 +217,7 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
     """Return what each release lacks: the same thing once for each file."""
     problems: list[dict[tuple[str, str], MissingUse]] = [{} for _ in checker.history.releases]
     advice = cache(partial(instead, checker))
-    for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
+    for use in _sorted(use for use in uses if not use.perhaps):
         for number in checker.broken_in(use):
             text = checker.statuses(use)[number].missing
             if (key := (use.place.file, text)) not in problems[number]:
@@ -214,6 +226,26 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
         release: tuple(missing.values())
         for release, missing in zip(checker.history.releases, problems, strict=True)
     }
+
+
+def _sorted(uses: Iterable[Use]) -> list[Use]:
+    return sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order))
+
+
+def _perhaps(
+    checker: UseChecker, uses: Iterable[Use], problems: Mapping[str, Sequence[MissingUse]]
+) -> Iterator[PerhapsHandled]:
+    """Yield what releases lack where that may be handled: the same thing once for each file, and not
+    where the file certainly needs it, too."""
+    certain = [{(p.use.place.file, p.text) for p in found} for found in problems.values()]
+    lacking: dict[tuple[str, str], tuple[Use, dict[str, None]]] = {}
+    for use in _sorted(use for use in uses if use.perhaps):
+        for number in checker.broken_in(use):
+            key = use.place.file, checker.statuses(use)[number].missing
+            if key not in certain[number]:
+                lacking.setdefault(key, (use, {}))[1][checker.history.releases[number]] = None
+    for (_, text), (use, releases) in lacking.items():
+        yield PerhapsHandled(use, text, tuple(sorted(releases, key=list(problems).index)))
 
 
 def _fallbacks(checker: UseChecker, uses: Iterable[Use]) -> Iterator[MissingUse]:

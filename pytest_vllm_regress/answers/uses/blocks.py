@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..api_history.definitions import inner_statements, last_name, walk
 
@@ -155,6 +155,17 @@ def returned(function: Function) -> list[ast.expr]:
         elif isinstance(node, ast.stmt) and not isinstance(node, Function | ast.ClassDef):
             todo += inner_statements(node)
     return [value for value in values if not (isinstance(value, ast.Constant) and not value.value)]
+
+
+def functions_in(function: Function) -> Iterator[Function]:
+    """Yield the functions in a function, but not what is in these or in classes."""
+    todo = [*function.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Function):
+            yield node
+        elif not isinstance(node, ast.ClassDef):
+            todo += inner_statements(node)
 
 
 def may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:

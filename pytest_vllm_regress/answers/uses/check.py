@@ -100,7 +100,7 @@ class UseChecker:
 
     def broken_in(self, use: Use) -> list[int]:
         """Return the releases in which the code gets to a use that does not exist there, and does
-        not handle that."""
+        not handle that, as far as the code around it is understood."""
         if use.guarded:
             return []
         key = use.key
@@ -209,9 +209,16 @@ def _override(use: Use, lookup: Lookup) -> Status:
             raise
         return Status(f"the class {owner.path} has no {use.detail}: the override is never called")
     signature = signature_of(method.definition) if is_function(method.definition) else None
-    if signature is None or "@overload" in method.definition or "@classmethod" in method.definition:
+    by_vllm = owner.module.startswith("vllm.platforms.")
+    of_class = "@classmethod" in method.definition and not by_vllm
+    if signature is None or "@overload" in method.definition or of_class:
         return UNSURE  # a class method is called on a class that the caller names
     passed = signature.without_first()
+    lacking = [p.name for p in own.parameters if p.required and p.name not in passed.names()]
+    is_short = len(passed.positional()) < sum(p.required for p in own.parameters)
+    if by_vllm and lacking and is_short and not (passed.has("args") or passed.has("kwargs")):
+        names = ", ".join(lacking)
+        return Status(f"{method.path} is called without {names}, which the override requires")
     too_many = len(passed.positional()) > len(own.positional()) and not own.has("args")
     unknown = [p for p in passed.names().values() if p.name not in own.names()]
     # Who calls any subclass names an optional parameter only for those that have it.

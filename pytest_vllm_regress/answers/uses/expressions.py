@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..api_history.definitions import children, last_name, text_of, walk
-from .blocks import ALL_CAUGHT
 from .guards import ASKS_FOR_MODULE, VersionTests
 from .own_modules import OwnModule, Replaced, named_in
-from .scope import Keys, Scope, key_of, keys_of
+from .scope import ARGUMENTS, Keys, Scope, key_of, keys_of
 from .strings import NEAR, StringReader, Surroundings
 from .use import Use, UsedCall
 
@@ -52,7 +51,7 @@ class ExpressionReader:
                 self._note_attribute(node, where)
             match node:
                 case ast.Name(name):
-                    self._own.mention(name, node.lineno, where.live)
+                    self._own.mention(name, node.lineno, where.live, where.perhaps)
                     if name in where.module.starred and (paths := where.resolve(node)):
                         self.use(Use("name", paths, where.place(node)), "attribute", where)
                 case ast.Attribute(ctx=ast.Store()):
@@ -69,13 +68,13 @@ class ExpressionReader:
                     inner |= _strings(given, _unused_in(last_name(function)))
                     bound = (word.value for word in node.keywords if word.arg in _READ_FROM)
                     inner |= _strings(bound, "environment")
-                    if last_name(function) == "setattr":
-                        self._set_attribute(node, where)
+                    self._set_attribute(node, where)
                     texts = (word.value for word in node.keywords if word.arg in _FOR_PEOPLE)
                     inner |= {id(part): "" for text in texts for part in walk(text)}
-                    self._strings.define_by(node)
+                    self._strings.define_by(node, where.module.file)
                     where.change_keys(node)
                     where.define_argument(node)
+                    self._own.note_parser(node)
                     self._call(node, where)
                 case ast.Compare(left, kinds, others):
                     # What a name is compared with need not exist.
@@ -107,8 +106,7 @@ class ExpressionReader:
                     true, false = self._tests.outcome(test, where.names)
                     todo.append((test, where))
                     where = replace(where, probed=where.probed | self._tests.probed(test))
-                    if self._tests.is_unclear(test, where.names):
-                        where = replace(where, caught=ALL_CAUGHT)
+                    where = where.doubting(self._tests.doubt(test, where.names))
                     todo += (body, where.only_for(true)), (other, where.only_for(false))
                 case ast.BoolOp(kind, values):
                     rest = where
@@ -116,6 +114,7 @@ class ExpressionReader:
                         todo.append((value, rest))
                         true, false = self._tests.outcome(value, where.names)
                         rest = rest.only_for(true if isinstance(kind, ast.And) else false)
+                        rest = rest.doubting(self._tests.doubt(value, where.names))
                         if probed := self._tests.probed(value) - rest.probed:
                             rest = replace(rest, probed=rest.probed | probed)
                 case ast.Dict(keys, values) if chosen := self._tests.chosen(keys):
@@ -129,7 +128,7 @@ class ExpressionReader:
         """Record the name of an attribute of another object, or of a private one of the instance: the
         project itself may call a method of that name, which then need not match vLLM's."""
         name = node.attr
-        self._own.mention(f".{name}", node.lineno, scope.live)
+        self._own.mention(f".{name}", node.lineno, scope.live, scope.perhaps)
         is_own = key_of(node.value) == "."
         parameters = getattr(scope.around, "args", None)
         given = (
@@ -150,12 +149,16 @@ class ExpressionReader:
             self._record(self._strings.added(value, scope.place(value)), scope)
 
     def _set_attribute(self, call: ast.Call, scope: Scope) -> None:
-        """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too."""
+        """Follow ``setattr(vllm.utils, "f", own)``, also pytest's, which takes a path, too; ``patch.object``,
+        and helpers that are given a function of the module."""
+        sets = last_name(call.func) in ("setattr", "object")
         match call.args:
-            case [owner, name, _] if text_of(name):
+            case [owner, name, value, *_] if text_of(name) and (
+                sets or last_name(value) in self._own.functions
+            ):
                 paths = [f"{path}.{text_of(name)}" for path in scope.resolve(owner)]
                 self.replace(paths, call, scope)
-            case [path, _] if text_of(path):
+            case [path, _] if sets and text_of(path):
                 self.replace([text_of(path)], call, scope)
 
     def replace(
@@ -167,7 +170,7 @@ class ExpressionReader:
         module: bool = False,
     ) -> None:
         """Note what the code assigns to names of vLLM. What a call returns may wrap vLLM's."""
-        value = node.args[-1] if isinstance(node, ast.Call) else node.value
+        value = node.args[:3][-1] if isinstance(node, ast.Call) else node.value
         scope.spend(len(scope.names))
         kept = set[str]().union(*scope.names.values())
         name, file = last_name(value), scope.module.file
@@ -183,20 +186,34 @@ class ExpressionReader:
         uses = self._strings.uses_in(node, place, _surroundings(place.line, scope))
         left_out = [*without.split(), "name"] if scope.module.fakes else without.split()
         self._record([use for use in uses if use.kind not in left_out], scope)
-        self._own.imports += named_in(text_of(node), place.file, scope.live)
+        self._own.imports += named_in(text_of(node), place.file, scope.live, scope.perhaps)
 
     def _attribute(self, node: ast.Attribute, scope: Scope) -> None:
         if _is_of_super(node) and getattr(scope.around, "name", "") == node.attr:
             return  # who calls an override has the method
+        match node:
+            case ast.Attribute(ast.Name(name), argument) if ARGUMENTS in scope.names.get(name, ()):
+                if option := self._strings.option_of(argument):
+                    use = Use("option", (option,), scope.place(node), detail=ARGUMENTS)
+                    self.use(use, "attribute", scope)
         if paths := scope.resolve(node):
-            root = next((part for part in reversed(chain(node)) if scope.resolve(part)), node)
-            use = Use("name", paths, scope.place(node), roots=scope.resolve(root))
+            parts = ((part, scope.resolve(part)) for part in reversed(chain(node)))
+            # What the code assigned to an attribute of its instance is reached from there.
+            root, roots = next((p, r) for p, r in parts if r and paths[0].startswith(r))
+            use = Use("name", paths, scope.place(node), roots=roots)
+            scope = scope.only_for(self._tests.imported(chain(node)[-1]))
             self.use(use, "attribute" if root is not node else "name", scope)
 
     def _call(self, node: ast.Call, scope: Scope) -> None:
+        if isinstance(node.func, ast.Name):
+            for number, argument in enumerate(node.args):
+                self._own.give(node.func.id, number, scope.resolve(argument))
+            for word in node.keywords:
+                self._own.give(node.func.id, word.arg or "", scope.resolve(word.value))
         paths = scope.resolve(node.func)
         if not paths:
             return
+        scope = scope.only_for(self._tests.imported(chain(node)[-1]))
         keywords: Keys = {}
         for word in node.keywords:
             if word.arg is None:
@@ -218,6 +235,8 @@ class ExpressionReader:
         (``ALL_CAUGHT``) where a release does not have it."""
         scope.spend(_WORK_OF_USE)
         last = use.detail or use.targets[0].rpartition(".")[2]
+        if use.detail == ARGUMENTS:
+            last = use.targets[0].removeprefix("--").replace("-", "_")
         guarded = (
             fails_as in scope.caught
             or (last in scope.probed and use.kind != "version")
@@ -232,9 +251,9 @@ class ExpressionReader:
         for use in uses if not scope.dry else ():
             live = scope.live if use.live is None else use.live
             restricted = live if live != self._tests.all else None
-            scope.module.uses.append(
-                use if use.live == restricted else replace(use, live=restricted)
-            )
+            if (use.live, use.perhaps) != (restricted, scope.perhaps):
+                use = replace(use, live=restricted, perhaps=scope.perhaps)
+            scope.module.uses.append(use)
 
 
 def chain(node: ast.expr) -> list[ast.expr]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
@@ -17,6 +16,24 @@ from packaging.version import Version
 from ...util.versions import specifiers_of, version_of
 from ..api_history.definitions import last_name, text_of, walk
 from .blocks import Function
+from .probes import (
+    LISTS_PARAMETERS,
+    MAX_CALLS,
+    MAX_TABLE,
+    OF_ATTRIBUTE,
+    OF_VERSION,
+    TELLS,
+    Filled,
+    asks_for_attribute,
+    asks_for_v1,
+    each,
+    inlined,
+    is_of_model,
+    is_probe,
+    is_small,
+    names_version,
+    probed_names,
+)
 from .scope import (
     VERSION_PARTS,
     Names,
@@ -30,12 +47,6 @@ from .scope import (
 
 Branches = tuple[Releases, Releases]
 """The releases for which a test may be true, and those for which it may be false."""
-MAX_CALLS = 4
-"""Most calls that are followed from a test of the release through the project's functions."""
-MAX_TABLE = 200
-"""Most entries of a table whose keys are releases."""
-MAX_INLINED = 40
-"""Most nodes of an expression in which a function's own names are replaced."""
 ASKS_FOR_MODULE = re.compile(
     r"(?i)_*(?:find_spec$|(?:has|is|can|check|try|safe|optional|maybe|lazy|soft)\w*_\w*(?:module|package|import|avail|exist|install))"
 )
@@ -57,15 +68,10 @@ _OF_OTHER = re.compile(
     r"(?i)torch|transformers|cuda|python|(?:^|_)py|sglang|triton|numpy|(?:^|_)(?:hf|np|tf|jax|ray)(?:_|$)"
 )
 """Names of decorators that ask for versions of another package."""
-_V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
-_ENGINE_NAME = re.compile(r"(?i)vllm|engine")
-"""Names of variables that hold "V0" or "V1" as the engine, rather than as a model or a protocol."""
-_V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _SKIPS = ("skipif", "skipunless")
 """Decorators that leave tests out, in lower case."""
 _TESTS = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.DictComp, ast.ListComp, ast.SetComp)
 _IDENTITY = (ast.Is, ast.IsNot)
-_LISTS_PARAMETERS = ("signature", "getfullargspec", "fields")
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,8 @@ class KeptTest:
     name may be other than None, and for which it may be None. ``signature``: of what it is one.
     ``versions``: the constant versions that the name holds; ``allowed``: the range of versions.
     ``returns``: what a function returns, with its parameters and what names mean in it; or what a
-    mapping has for its key. ``unclear``: see ``VersionTests.is_unclear``.
+    mapping has for its key. ``doubt``: see ``VersionTests.doubt``. ``imported``: for which
+    releases the name is what a handled import binds.
     """
 
     outcome: Branches | None
@@ -86,7 +93,8 @@ class KeptTest:
     versions: tuple[Version, ...] = ()
     allowed: SpecifierSet | None = None
     returns: tuple[ast.expr, tuple[str, ...], Names] | None = None
-    unclear: bool = False
+    doubt: str = ""
+    imported: Releases | None = None
 
 
 class VersionTests:
@@ -113,6 +121,8 @@ class VersionTests:
         """Tests of the release that are stored under a name, by ``key_of``."""
         self.constants: dict[str, bool] = {}
         """Constants by name, which may differ for some releases."""
+        self.foreign: set[str] = set()
+        """Names of imported modules of other packages."""
 
     def keep(self, name: str, value: ast.expr | None, names: Names) -> None:
         """Note the test that the code keeps in a name, if ``value`` is one."""
@@ -127,7 +137,7 @@ class VersionTests:
             self.kept[name] = KeptTest(
                 outcome if outcome != self._any else None,
                 self._exists(value, names),
-                probed_names(value) if any(map(_is_probe, walk(value))) else frozenset(),
+                probed_names(value) if any(map(is_probe, walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
         match value:
@@ -136,14 +146,14 @@ class VersionTests:
                     if text := text_of(key):
                         self.keep(f"{name}[{text}]", entry, names)
             case ast.DictComp(ast.Name(key), entry, [ast.comprehension(ast.Name(target))]) if (
-                key == target and _is_small(entry)
+                key == target and is_small(entry)
             ):
                 self.kept[name] = KeptTest(None, returns=(entry, (key,), names))
         versions, allowed = self._bounds(value), self._allowed(value)
-        unclear = isinstance(value, _TESTS) and self.is_unclear(value, names)
-        if versions or allowed or unclear:
+        doubt = self.doubt(value, names) if isinstance(value, (*_TESTS, ast.Call)) else ""
+        if versions or allowed or doubt:
             kept = self.kept.get(name, KeptTest(None))
-            self.kept[name] = replace(kept, versions=versions, allowed=allowed, unclear=unclear)
+            self.kept[name] = replace(kept, versions=versions, allowed=allowed, doubt=doubt)
 
     def keep_function(
         self,
@@ -170,34 +180,45 @@ class VersionTests:
         outcome = (true, false) if is_told else None
         arguments = node.args
         parameters = tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args))
-        single = _inlined(values[0], node) if len(values) == 1 and parameters else None
+        single = inlined(values[0], node) if len(values) == 1 and parameters else None
         if single and may_fail:  # a handler returns False
             single = ast.BoolOp(ast.And(), [single, ast.Constant(...)])
-        probes = filter(_is_probe, walk(node)) if _TELLS.match(node.name) else ()
+        probes = filter(is_probe, walk(node)) if TELLS.match(node.name) else ()
         kept = KeptTest(
             outcome,
             probed=frozenset[str]().union(*map(probed_names, probes)),
             returns=(single, parameters, names) if single else None,
-            unclear=any(isinstance(v, _TESTS) and self.is_unclear(v, names) for v in values),
+            doubt=next(
+                filter(None, (self.doubt(v, names) for v in values if isinstance(v, _TESTS))), ""
+            ),
         )
-        if outcome or kept.probed or single or kept.unclear:
+        if outcome or kept.probed or single or kept.doubt:
             self.kept[name] = kept
 
     def keep_attempt(
         self,
         names: tuple[Mapping[str, bool], Mapping[str, bool]],
         before: Mapping[str, bool],
+        imported: Iterable[str],
         works: Releases,
         fails: Releases,
     ) -> None:
         """Note the names that are true or false by whether a ``try`` works: those that it binds if
-        it does, and those that its handlers bind. ``before``: the constants before it."""
+        it does, and those that its handlers bind. ``before``: the constants before it. What is
+        ``imported`` is vLLM's only where all of it works."""
         for name in {**names[0], **names[1]}:
             values = [bound.get(name, before.get(name)) for bound in names]
             if None not in values and values[0] != values[1]:
                 outcome = (works, fails) if values[0] else (fails, works)
                 kept = self.kept.get(name, KeptTest(None))
                 self.kept[name] = replace(kept, outcome=outcome, exists=None)
+        for name in imported if works != self.all else ():
+            self.kept[name] = replace(self.kept.get(name, KeptTest(None)), imported=works)
+
+    def imported(self, name: object) -> Releases:
+        """Return for which releases a name is what an import binds, of which the failure is handled."""
+        kept = self.kept.get(getattr(name, "id", ""))
+        return self.all if kept is None or kept.imported is None else kept.imported
 
     def decorated(self, decorator: ast.expr, names: Names) -> Releases:
         """Return the releases for which a decorator lets a function run."""
@@ -253,7 +274,7 @@ class VersionTests:
                     return kept.outcome
                 if kept.returns:
                     return self._returned(ast.Call(mapping, [key], []), *kept.returns, names)
-            case ast.Call(ast.Name("any" | "all" as which), [values]) if parts := _each(values):
+            case ast.Call(ast.Name("any" | "all" as which), [values]) if parts := each(values):
                 kind = ast.Or() if which == "any" else ast.And()
                 return self.outcome(ast.BoolOp(kind, parts), names)
             case ast.Call(ast.Name("bool" | "callable"), [value]):
@@ -323,24 +344,38 @@ class VersionTests:
         """Return whether a test says nothing about the release."""
         return outcome == self._any
 
-    def is_unclear(self, test: ast.expr | None, names: Names) -> bool:
-        """Return whether a test depends on the release in a way that is not understood."""
-        if test is None or not self.is_open(self.outcome(test, names)):
-            return False
+    def doubt(self, test: ast.expr | None, names: Names) -> str:
+        """Return what a test asks for that depends on the release in a way that is not understood;
+        empty if it is understood, or depends on something else."""
+        match test:
+            case None:
+                return ""
+            case ast.BoolOp(_, values):
+                return next(filter(None, (self.doubt(value, names) for value in values)), "")
+            case ast.UnaryOp(ast.Not(), operand):
+                return self.doubt(operand, names)
+        if not self.is_open(self.outcome(test, names)):
+            return ""
         operands: list[ast.expr] = []
         for node in walk(test):
             kept = self.kept.get(key_of(node))
-            if kept and kept.unclear:
-                return True
+            if kept and kept.doubt:
+                return kept.doubt
+            if names_version(node):
+                return OF_VERSION
             match node:
                 case ast.Compare(left, kinds, others) if not isinstance(kinds[0], _IDENTITY):
                     operands += [left, *others]
                 case ast.Call(function, arguments):
                     operands += [*arguments, getattr(function, "value", function)]
-        return any(
-            is_version(operand, names) or part_of_version(operand, names) is not None
-            for operand in operands
-        )
+        if any(is_version(o, names) or part_of_version(o, names) is not None for o in operands):
+            return OF_VERSION
+        owner = asks_for_attribute(test)
+        # What its own instance has is mostly its state.
+        if owner is None or key_of(owner) == "." or is_of_model(owner):
+            return ""
+        is_foreign = any(key_of(part) in self.foreign for part in walk(owner))
+        return "" if is_foreign else OF_ATTRIBUTE
 
     def exists(self, path: str) -> Branches:
         """Return the releases that may have what a path means, and those that may lack it."""
@@ -384,8 +419,8 @@ class VersionTests:
             first = parameters[:1] in (("self",), ("cls",)) and isinstance(call.func, ast.Attribute)
             given = dict(zip(parameters[first:], call.args, strict=False))
             given |= {word.arg: word.value for word in call.keywords if word.arg}
-            small = {name: argument for name, argument in given.items() if _is_small(argument)}
-            filled = _Filled(small).visit(copy.deepcopy(value))
+            small = {name: argument for name, argument in given.items() if is_small(argument)}
+            filled = Filled(small).visit(copy.deepcopy(value))
             own = {name: paths for name, paths in inside.items() if name not in parameters}
             return self.outcome(filled, {**own, **names})
         finally:
@@ -397,7 +432,7 @@ class VersionTests:
             match part:
                 case ast.Name(name) if (kept := self.kept.get(name)) and kept.signature:
                     return kept.signature
-                case ast.Call(function, [subject, *_]) if last_name(function) in _LISTS_PARAMETERS:
+                case ast.Call(function, [subject, *_]) if last_name(function) in LISTS_PARAMETERS:
                     return resolve(subject, names)
                 case ast.Attribute(subject, "__code__" | "__dataclass_fields__" | "model_fields"):
                     return resolve(subject, names)
@@ -506,62 +541,6 @@ class VersionTests:
         return true, self.all - true
 
 
-_TELLS = re.compile(
-    r"_*(?:has|is|can|should|supports?|uses?|needs?|accepts?|takes|requires?|check)_", re.IGNORECASE
-)
-"""Names of functions whose result tells what an object has."""
-
-
-def _inlined(value: ast.expr | None, function: ast.AST) -> ast.expr | None:
-    """Return what a function returns, with the expressions of the names that it binds once in it."""
-    if not isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
-        return value
-    bound: dict[str, ast.expr] = {}
-    stored = Counter[str]()
-    for node in walk(function):
-        match node:
-            case ast.Assign([ast.Name(name)], expression) if _is_small(expression):
-                bound[name] = expression
-            case ast.Name(name, ast.Store()):
-                stored[name] += 1
-    once = {name: expression for name, expression in bound.items() if stored[name] == 1}
-    for _ in range(MAX_CALLS if once else 0):
-        if _is_small(value):
-            value = _Filled(once).visit(copy.deepcopy(value))
-    return value
-
-
-def _each(values: ast.expr) -> list[ast.expr]:
-    """Return the tests of which ``any`` or ``all`` of a list or a generator asks for one or all; none
-    if they are not written out."""
-    match values:
-        case ast.Tuple(parts) | ast.List(parts):
-            return parts
-        case ast.GeneratorExp(
-            element, [ast.comprehension(ast.Name(name), series, [])]
-        ) | ast.ListComp(element, [ast.comprehension(ast.Name(name), series, [])]) if _is_small(
-            element
-        ):
-            parts = getattr(series, "elts", [])[:MAX_TABLE]
-            return [_Filled({name: part}).visit(copy.deepcopy(element)) for part in parts]
-    return []
-
-
-def _is_small(node: ast.AST) -> bool:
-    """Return whether an expression has no more nodes than may be copied for a name."""
-    return all(number < MAX_INLINED for number, _ in enumerate(walk(node)))
-
-
-class _Filled(ast.NodeTransformer):
-    """Replaces parameters with the arguments of a call."""
-
-    def __init__(self, given: Mapping[str, ast.expr]) -> None:
-        self._given = given
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return copy.deepcopy(self._given.get(node.id, node))
-
-
 def _length(version: ast.expr) -> int:
     """Return how many parts of the number a slice such as ``version[:2]`` has; 0 for all."""
     match version:
@@ -570,54 +549,6 @@ def _length(version: ast.expr) -> int:
         case ast.Tuple(parts):
             return len(parts)
     return 0
-
-
-def asks_for_v1(test: ast.expr, names: Names) -> bool | None:
-    """Return whether a test, such as ``VLLM_VERSION == "V1"``, is true for V1 (and not for V0); None
-    if it asks for neither engine."""
-    match test:
-        case ast.Compare(left, [ast.Eq() | ast.NotEq() as kind], [ast.Constant("V0" | "V1" as to)]):
-            is_engine = _ENGINE_NAME.search(last_name(left)) is not None
-            return (to == "V1") == isinstance(kind, ast.Eq) if is_engine else None
-    return True if _is_v1(test, names) else None
-
-
-def of_engine(names: Names, *, v1: bool) -> Names:
-    """Return the names without what the other engine has of each, where both have it."""
-    chosen = {
-        name: tuple(path for path in paths if path.startswith("vllm.v1.") == v1)
-        for name, paths in names.items()
-        if len(paths) > 1
-    }
-    return {**names, **{name: paths for name, paths in chosen.items() if paths}}
-
-
-def _is_v1(test: ast.expr, names: Names) -> bool:
-    """Return whether an expression is ``vllm.envs.VLLM_USE_V1``, or a name or a call such as
-    ``self._is_vllm_v1()``."""
-    name = last_name(test.func if isinstance(test, ast.Call) else test)
-    return _V1_NAME.fullmatch(name) is not None or _V1_VARIABLE in resolve(test, names)
-
-
-def _is_probe(node: ast.AST) -> bool:
-    match node:
-        case ast.Compare(_, [ast.In() | ast.NotIn(), *_]):
-            return True
-        case ast.Call(function):
-            return last_name(function) in ("hasattr", "getattr", "find_spec")
-    return False
-
-
-def probed_names(test: ast.AST) -> frozenset[str]:
-    """Return the names for which a test asks: by ``hasattr``, ``in``, or ``find_spec``."""
-    asked: list[ast.expr] = []
-    for node in walk(test):
-        match node:
-            case ast.Call(_, arguments):
-                asked += arguments
-            case ast.Compare(left) if _is_probe(node):
-                asked.append(left)
-    return frozenset(filter(None, map(text_of, asked)))
 
 
 def _all_of(outcomes: Sequence[Branches]) -> Branches:

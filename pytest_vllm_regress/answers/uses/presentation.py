@@ -85,6 +85,10 @@ def _lists(answer: UsesAnswer) -> dict[str, Sequence[object]]:
         **{f"{title}: {part}": listed for part, listed in missing.items()},
         f"ignored by {answer.newest}": [problem for problem in problems if not problem.breaks],
         f"handled: falls back in {answer.newest}": answer.fallbacks,
+        "perhaps handled, so not counted": [
+            f"{p.use.place}: {p.text}: {span(p.releases, list(answer.problems))} ({p.use.perhaps})"
+            for p in answer.perhaps
+        ],
         "will be removed": answer.deprecated,
         "in no release, so not counted (made at run time, or not vLLM's)": [
             f"{use.place}: {use.name}" for use in answer.unknown
@@ -184,6 +188,10 @@ def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> di
         },
         "newest": answer.newest,
         "fallbacks": [{**_use(p.use), "missing": p.text} for p in answer.fallbacks],
+        "perhaps": [
+            {**_use(p.use), "missing": p.text, "releases": list(p.releases), "why": p.use.perhaps}
+            for p in answer.perhaps
+        ],
         "deprecated": [{**_use(d.use), "message": d.message} for d in answer.deprecated],
         "unknown": [_use(use) for use in answer.unknown],
         "notes": list(project.notes),
@@ -237,6 +245,12 @@ def _sarif_results(answer: UsesAnswer, source: str) -> Iterator[sarif.SarifResul
         level = "note" if wanted.isdisjoint(releases) else "warning"
         message = f"{text}: vLLM {span(releases, list(answer.problems))}"
         yield sarif.SarifResult(rule, level, message, Path(place.file), place.line, source)
+    for handled in answer.perhaps:
+        use = handled.use
+        rule = _rule(use.kind, f"A {use.kind} that some release of vLLM lacks")
+        where = span(handled.releases, list(answer.problems))
+        message = f"{handled.text}: vLLM {where}, perhaps handled by {use.perhaps}"
+        yield sarif.SarifResult(rule, "note", message, Path(use.place.file), use.place.line, source)
     for deprecation in answer.deprecated:
         use = deprecation.use
         rule = _rule("deprecated", "Something that vLLM will remove")

@@ -8,146 +8,46 @@ import re
 import subprocess
 import sys
 import time
-import warnings
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from ...errors import UsageError
-from ...util.documents import parse_json, parse_toml
+from ...util.documents import parse_json
 from ...util.files import MAX_DEPTH, read_below, why_missing
-from ...util.versions import requirement_of, specifiers_of, version_of
 from ..api_history.definitions import absolute, is_class, module_name
 from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import History, intervals
-from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
+from ..deployments.reader import (
+    DeploymentFinding,
+    Pin,
+    code_lines,
+    is_dockerfile,
+    is_prose,
+    read,
+)
 from .check import UseChecker
+from .declared import MalformedRequirement, declared_in, parsed
 from .guards import Branches, VersionTests
 from .own_modules import (
     ChosenFunction,
+    Given,
     Import,
     Replaced,
     chosen_functions,
+    doubted_in,
     is_program,
     loaded_for,
     named_for,
+    names_release,
 )
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
-from .scope import Releases
+from .scope import ARGUMENTS, Releases
 from .strings import StringReader
 from .use import HEADLINE, TESTS, Declared, Place, Project, Use, part_of
-
-_NUMBER = re.compile(r"\d+(?:\.\d+)*")
-_CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
-_MALFORMED = re.compile(
-    r"^[\s\"',\[]*vllm(?:\[[\w,-]*\])?\s*=(?!=)\s*\d[\w.*]*", re.IGNORECASE | re.MULTILINE
-)
-MAX_ITEMS = 50_000
-
-
-class MalformedRequirement(ValueError):
-    """Raised if the only line with a version of vLLM is not a valid requirement, such as
-    ``vllm=0.8``."""
-
-
-def declared_in(text: str, file: str) -> list[Declared]:
-    """Return the ranges that a file declares; none for a file of another kind.
-
-    Raises ``ValueError`` if it cannot be parsed.
-    """
-    try:
-        specifiers = dict.fromkeys(_specifiers(text, file))
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(str(error)) from None
-    if not specifiers and (malformed := _MALFORMED.search(text)) and _is_list(file):
-        raise MalformedRequirement(f"{malformed[0].strip()!r} is not a valid requirement")
-    lines = {  # for each version in a line that names vllm, the first such line
-        version: number
-        for number, line in reversed(list(enumerate(text.splitlines(), 1)))
-        if specifiers and "vllm" in line.lower()
-        for version in _NUMBER.findall(line)
-    }
-    versions = ((specifier, _NUMBER.search(specifier)) for specifier in specifiers)
-    return [
-        Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
-        for specifier, version in versions
-    ]
-
-
-def _specifiers(text: str, file: str) -> Iterator[str]:
-    """Yield the ranges in any list of requirements of the file, and in the tables of Poetry."""
-    name = file.rpartition("/")[2]
-    todo = deque[object]()
-    if name == "pyproject.toml":
-        todo.append(parse_toml(text))
-    elif name == "setup.cfg":
-        # Line by line: configparser takes time with the square of the errors in a file.
-        lines = (line.strip() for line in text.splitlines())
-        todo.append(
-            [line if line[:4].lower() == "vllm" else line.partition("=")[2] for line in lines]
-        )
-    elif name == "setup.py":
-        todo.append(
-            [node.value for node in ast.walk(_parsed(text)) if isinstance(node, ast.Constant)]
-        )
-    elif _is_list(file):
-        todo.append([text])
-    while todo and len(todo) < MAX_ITEMS:
-        item = todo.popleft()
-        if isinstance(item, dict):
-            poetry = item.get("vllm")
-            version = poetry.get("version") if isinstance(poetry, dict) else poetry
-            if isinstance(version, str) and (specifier := _poetry(version)) is not None:
-                yield specifier
-            todo += [value for value in item.values() if isinstance(value, (dict, list))]
-        elif isinstance(item, list):
-            for entry in item:
-                if isinstance(entry, str):
-                    yield from _lines(entry)
-                elif isinstance(entry, (dict, list)):
-                    todo.append(entry)
-
-
-def _parsed(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
-        return ast.parse(text)
-
-
-def _is_list(file: str) -> bool:
-    """Return whether a file is a list of requirements, or contains one."""
-    name = file.rpartition("/")[2]
-    is_list = name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file)
-    return is_list or name == "pyproject.toml"
-
-
-def _poetry(text: str) -> str | None:
-    if match := _CARET.fullmatch(text.strip()):
-        version = version_of(match[1])
-        assert version is not None
-        release = [*version.release, 0, 0]
-        upper = f"{release[0] + 1}" if release[0] else f"0.{release[1] + 1}"
-        return f">={match[1]},<{upper}"
-    return text if text != "*" and specifiers_of(text) is not None else None
-
-
-def _lines(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        words = line.partition("#")[0].partition(" --")[0].strip().rstrip("\\").strip()
-        if words[:4].lower() == "vllm":
-            requirement = requirement_of(words)
-            if (
-                requirement is not None
-                and canonicalize_name(requirement.name) == "vllm"
-                and requirement.specifier
-            ):
-                yield str(requirement.specifier)
-
 
 MAX_FILE = 2 * 1024 * 1024
 MAX_FILES = 50_000
@@ -188,11 +88,17 @@ _RUNS = re.compile(
 _F_STRING = re.compile(r"(?i)\b(?:f|rf|fr)['\"]")
 _ROUTE = re.compile(rb"""(?m)(?:^[ \t]*@[\w.]+|\.add_[a-z_]+)\(\s*["'](/[^"'\n]{1,100})["']""")
 _IMPORTED = re.compile(rb"(?m)^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(\([^()]*\)|[^\n(]*)")
+_ARGUMENT = re.compile(rb"""\.add_argument\([^()]*?["'](--[a-zA-Z][\w-]*)["']""")
+_GETS = re.compile(r"\b(?:requests?|httpx|client|session|aiohttp)\.get\b|urlopen")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
 _READ = re.compile(
-    r"Makefile|.*\.(?:py|ipynb|sh|bash|ya?ml|tpl|env|json|service|txt|in|cfg|toml)", re.DOTALL
+    r"(?!(?:.*/)?(?i:change|history|release|news)[^/]*\.(?:md|mdx|markdown)$)"
+    r"(?:(?:.*/)?(?:Makefile|[Jj]ustfile|Procfile)|.*\.(?:py|ipynb|[bkz]?a?sh|slurm|sbatch|mk|ps1|md|mdx|markdown|ya?ml|tpl|j2|env|json|service|txt|in|cfg|toml))",
+    re.DOTALL,
 )
+_SCRIPT = re.compile(rb"#![^\n]*sh\b")
+"""The beginning of a script without a suffix."""
 _LISTS = ("requirements", "constraints")
 
 
@@ -224,7 +130,7 @@ class ProjectReader:
         self._v0 = releases_with_v0(history)
         self._checker = UseChecker(history)
         self._imports: dict[str, list[Import]] = {}
-        self._functions: dict[str, dict[str, ChosenFunction]] = {}
+        self._functions: dict[str, dict[str, list[ChosenFunction]]] = {}
         self._programs: list[str] = []
         self._passing: set[str] = set()
         self._replaced: dict[str, list[Replaced]] = defaultdict(list)
@@ -241,6 +147,8 @@ class ProjectReader:
         self._parsing = 0.0
         self._imported_elsewhere: set[str] = set()
         self._called: set[str] = set()
+        self._arguments: set[str] = set()
+        self._has_parser = False
         self._running: set[str] = set()
         """Files that may start a process."""
 
@@ -256,6 +164,8 @@ class ProjectReader:
         except (UsageError, OSError) as error:
             self._notes.append(f"left out: {error}")
             return
+        if not (_READ.fullmatch(name) or is_dockerfile(name) or _SCRIPT.match(content or b"")):
+            return  # a file without a suffix
         self._count += 1
         self._bytes += len(content or b"")
         if content is None or b"vllm" not in content.lower():
@@ -273,6 +183,8 @@ class ProjectReader:
             raise UsageError(
                 f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it"
             )
+        if name.endswith(".py") and "vllm:" in text and _reads_metrics(text):
+            self._strings.scraping.add(name)
         if not name.endswith(".py") or _RUNS.search(text):
             self._running.add(name)
         self._declare(text, name, findings)
@@ -283,6 +195,7 @@ class ProjectReader:
         if name.endswith(".py"):
             for route in _ROUTE.findall(content):
                 self._strings.define(route.decode(errors="replace"))
+            self._arguments |= {o.decode().replace("_", "-") for o in _ARGUMENT.findall(content)}
             for names in _IMPORTED.findall(content):
                 self._imported_elsewhere |= set(_IDENTIFIER.findall(names.decode(errors="replace")))
 
@@ -295,7 +208,9 @@ class ProjectReader:
             if not name.endswith(".py"):  # which is noted when its uses are read
                 unknown = "so that the range of vllm in it is not known"
                 self._notes.append(f"left out: {name}: {why}, {unknown}")
-        if not name.endswith(".json") and not any(word in name for word in _LISTS):
+        if not (name.endswith(".json") or is_prose(name)) and not any(
+            word in name for word in _LISTS
+        ):
             declared += [
                 Declared(finding.specifier, Place(name, finding.line), local=True)
                 for finding in findings
@@ -340,8 +255,10 @@ class ProjectReader:
         )
 
     def _is_own(self, use: Use) -> bool:
-        """Return whether a route or metric is the project's own, or a method that overrides one of
+        """Return whether a route, metric or argument is the project's own, or a method that overrides one of
         vLLM is called by the project itself: then it is not known who else calls it."""
+        if use.detail == ARGUMENTS:
+            return not self._has_parser or use.targets[0] in self._arguments
         return use.detail in self._called if use.kind == "override" else self._strings.is_own(use)
 
     def _where_loaded(self, uses: Iterable[Use]) -> Iterator[Use]:
@@ -355,13 +272,18 @@ class ProjectReader:
         chosen = chosen_functions(
             self._functions, self._imports, everywhere, self._imported_elsewhere
         )
+        doubted = doubted_in(self._imports)
         for use in uses:
             before = everywhere if use.live is None else use.live
             file, line = use.place.file, use.place.line
-            functions = (f.live for f in chosen.get(file, ()) if line in f)
-            live = before.intersection(loaded.get(file, everywhere), *functions)
+            functions = [f for f in chosen.get(file, ()) if line in f]
+            live = before.intersection(loaded.get(file, everywhere), *(f.live for f in functions))
             live = live.difference(*self._replaced_for(use))
-            yield use if live == before else replace(use, live=live)
+            doubts = use.perhaps, *(f.perhaps for f in functions), doubted.get(file, "")
+            is_named = file not in loaded and names_release(file)
+            perhaps = next(filter(None, doubts), "a release in the file's name" if is_named else "")
+            is_same = (live, perhaps) == (before, use.perhaps)
+            yield use if is_same else replace(use, live=live, perhaps=perhaps)
 
     def _chosen(self, versions: Sequence[str]) -> Sequence[Releases]:
         return self._tests().chosen(list(map(ast.Constant, versions)))
@@ -386,7 +308,11 @@ class ProjectReader:
             return False
         if replaced.module:
             return True
-        is_later = is_other_file or use.place.line > replaced.line
+        of_instance = use.targets[0].rpartition(".")[0].endswith("()")
+        functions = self._functions.get(use.place.file, {}).values() if of_instance else ()
+        # An instance that a function gets was made when the module was complete.
+        runs_later = any(use.place.line in one for same in functions for one in same)
+        is_later = is_other_file or runs_later or use.place.line > replaced.line
         if is_whole and use.kind == "name":
             # An import fails where the name does not exist, and so does reading it to keep it.
             return is_later and bool(use.roots)
@@ -419,6 +345,8 @@ class ProjectReader:
             self._imports[name], self._functions[name] = own.imports, own.functions
             self._programs += [name] * is_program(text)
             self._passing |= own.passing
+            self._arguments |= own.arguments
+            self._has_parser |= own.has_parser
             for replaced in own.replaced:
                 same_name = self._replaced[replaced.path.rpartition(".")[2]]
                 if len(same_name) < MAX_REPLACED:
@@ -427,6 +355,8 @@ class ProjectReader:
                 self._called |= own.called
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
+        elif is_prose(name):
+            yield from self._strings.read_document(findings, code_lines(text), name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
             for finding in findings:
                 yield from self._strings.read(finding, name)
@@ -435,7 +365,11 @@ class ProjectReader:
         """Return the reader of a module, which was read at most once, and its uses."""
         if name not in self._modules:
             reader = self._reader(name)
-            self._modules[name] = reader, self._python(text, reader)
+            uses = self._python(text, reader)
+            if given := reader.own.given:
+                reader = self._reader(name, given)
+                uses = self._python(text, reader)
+            self._modules[name] = reader, uses
         return self._modules[name]
 
     def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
@@ -444,7 +378,7 @@ class ProjectReader:
         if text.count("{") > MAX_FIELDS and _F_STRING.search(text):
             self._try_to_parse(text)
         try:
-            tree = _parsed(text)
+            tree = parsed(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise _Unreadable("cannot be parsed") from None
         try:
@@ -530,8 +464,8 @@ class ProjectReader:
                 lines = "".join(map(str, source)) if isinstance(source, list) else str(source)
                 yield from self._cell(lines, name, number, reader)
 
-    def _reader(self, name: str) -> PythonReader:
-        return PythonReader(name, self._tests(), self._strings, self._exports)
+    def _reader(self, name: str, given: Given | None = None) -> PythonReader:
+        return PythonReader(name, self._tests(), self._strings, self._exports, given)
 
     def _tests(self) -> VersionTests:
         return VersionTests(self._history.releases, self._v0, self._asked)
@@ -558,6 +492,12 @@ class ProjectReader:
             yield from self._python("\n".join(python), reader, number)
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: cell {number} {problem}")
+
+
+def _reads_metrics(text: str) -> bool:
+    """Return whether a module reads the metrics of a server."""
+    is_scraper = "/metrics" in text and _GETS.search(text) is not None
+    return is_scraper or "text_string_to_metric_families" in text
 
 
 def releases_with_v0(history: History) -> frozenset[int]:
@@ -591,7 +531,7 @@ def _files(root: Path) -> Iterator[str]:
             and not os.path.lexists(os.path.join(folder, name, "pyvenv.cfg"))
         )
         for name in sorted(files):
-            if _READ.fullmatch(name) or is_dockerfile(name):
+            if "." not in name or _READ.fullmatch(name) or is_dockerfile(name):
                 count += 1
                 if count > MAX_FILES:
                     raise UsageError(f"{root}: more than {MAX_FILES} files; give a part of it")

@@ -6,9 +6,8 @@ The source is parsed, never run.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from ..api_history.definitions import (
     Signature,
@@ -37,9 +36,11 @@ from .blocks import (
     returned,
 )
 from .expressions import COMMAND, ExpressionReader
-from .guards import KeptTest, VersionTests, asks_for_v1, of_engine
-from .own_modules import OwnModule, Replaced, imports_of
+from .guards import KeptTest, VersionTests
+from .own_modules import Given, OwnModule, Replaced, imports_of
+from .probes import asks_for_v1, of_engine
 from .scope import (
+    ARGUMENTS,
     DISTRIBUTION,
     MAX_ALTERNATIVES,
     PART,
@@ -48,6 +49,7 @@ from .scope import (
     Keys,
     Module,
     Names,
+    Paths,
     Releases,
     Scope,
     is_distribution,
@@ -56,6 +58,16 @@ from .scope import (
     merged,
     returns_version_of_argument,
 )
+from .statements import (
+    NAMED_AS,
+    below,
+    declared_in,
+    expressions_of,
+    imported_by_name,
+    imported_by_program,
+    owners_of_functions,
+    parses_arguments,
+)
 from .strings import StringReader, alternatives_in, starts_server
 from .use import Use
 
@@ -63,7 +75,6 @@ MAX_WORK = 5_000_000
 """Limit of the uses in one file, the names that are copied for its branches, and the nodes visited
 for its handlers: products of parts."""
 
-T = TypeVar("T")
 Exported = tuple[Names, Mapping[str, KeptTest]]
 NOTHING: Exported = ({}, {})
 Exports = Callable[[ast.ImportFrom, str, str], Exported]
@@ -79,10 +90,18 @@ class PythonReader:
     """Reads the modules of one file: a module, or the cells of a notebook, which share their names."""
 
     def __init__(
-        self, file: str, tests: VersionTests, strings: StringReader, exports: Exports
+        self,
+        file: str,
+        tests: VersionTests,
+        strings: StringReader,
+        exports: Exports,
+        given: Given | None = None,
     ) -> None:
+        """``given``: what the module's functions are called with, if that is known."""
         self._file, self._strings, self._tests = file, strings, tests
         self._exports = exports
+        self._given = given or {}
+        self._owners: dict[str, ast.expr] = {}
         self._names: Names = {}
         self._keys: dict[str, Keys] = {}
         self._fields: dict[str, Keys] = {}
@@ -110,9 +129,10 @@ class PythonReader:
         Raises ``RecursionError`` if it is nested too deeply to be read, ``TooMuchWork`` if that
         takes disproportionate time or memory.
         """
-        self.own.define(tree)
-        self._strings.choose(self._file, alternatives_in(tree) if "vllm:" in text else ())
         module, everywhere = Module(self._file, tree, cell, text), self._tests.all
+        self.own.define(tree, module.nodes)
+        self._owners = owners_of_functions(module.nodes)
+        self._strings.choose(self._file, alternatives_in(tree) if "vllm:" in text else ())
         for node in module.nodes:
             match node:
                 case ast.FunctionDef(name, arguments):
@@ -148,6 +168,10 @@ class PythonReader:
             scope = scope.only_for(self._statement(node, scope))
             if leaves(node):
                 return frozenset()
+            if isinstance(node, ast.If) and any(
+                leaves(b[-1]) for b in (node.body, node.orelse) if b
+            ):
+                scope = scope.doubting(self._tests.doubt(node.test, scope.names))
         return scope.live
 
     def _statement(self, node: ast.stmt, scope: Scope) -> Releases:
@@ -182,7 +206,7 @@ class PythonReader:
 
     def _simple(self, node: ast.stmt, scope: Scope) -> None:
         speaks = isinstance(node, ast.Raise)
-        for expression in _expressions_of(node):
+        for expression in expressions_of(node):
             if not (scope.within and expression is getattr(node, "annotation", None)):
                 self._expressions.read(expression, replace(scope, speaks=True) if speaks else scope)
         blocks: list[Iterable[ast.stmt]] = [inner_statements(node)]
@@ -225,7 +249,7 @@ class PythonReader:
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
         branches, ends = [], frozenset[int]()
-        caught = ALL_CAUGHT if self._tests.is_unclear(node.test, scope.names) else scope.caught
+        doubted = scope.doubting(self._tests.doubt(node.test, scope.names))
         tested = scope.tested or not self._tests.is_open(outcome)
         for body, releases, others in ((node.body, true, false), (node.orelse, false, true)):
             names = dict(scope.names)
@@ -233,9 +257,7 @@ class PythonReader:
                 names = of_engine(names, v1=is_v1 == (body is node.body))
             branches.append(names)
             certain = scope.certain & (releases - others)
-            branch = replace(
-                scope, names=names, probed=probed, caught=caught, certain=certain, tested=tested
-            )
+            branch = replace(doubted, names=names, probed=probed, certain=certain, tested=tested)
             ends |= self._block(body, branch.only_for(releases))
         scope.names.clear()
         scope.names.update(merged(*branches))
@@ -285,14 +307,17 @@ class PythonReader:
         self._block(node.finalbody, scope)
         if caught & OF_IMPORT:
             bound = constants_in((*node.body, *node.orelse)) | dict.fromkeys(imported, True)
-            others = constants_in(entry for handler in node.handlers for entry in handler.body)
-            self._tests.keep_attempt((bound, others), constants, reached, fails)
+            handled = [entry for handler in node.handlers for entry in handler.body]
+            # A name that a handler imports, too, is another thing of vLLM there.
+            only_here = imported - imported_names(handled)
+            others = constants_in(handled)
+            self._tests.keep_attempt((bound, others), constants, only_here, reached, fails)
         return works | ends
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> Releases:
         """Read an import; return for which releases it works, if it is handled otherwise."""
         rest = scope.live
-        self.own.imports += imports_of(node, scope.module.file, scope.live)
+        self.own.imports += imports_of(node, scope.module.file, scope.live, scope.perhaps)
         for alias in node.names:
             if isinstance(node, ast.Import):
                 module = path = alias.name
@@ -302,6 +327,8 @@ class PythonReader:
             name = bound_by(alias)
             if module.partition(".")[0] != "vllm":
                 scope.names.pop(name, None)
+                if isinstance(node, ast.Import):
+                    self._tests.foreign.add(name)
                 if isinstance(node, ast.ImportFrom):
                     self._take(node, alias.name, name, scope)
                 continue
@@ -312,6 +339,7 @@ class PythonReader:
                 self._fails |= lacks
             elif scope.certain:
                 self._unloadable |= lacks - exists
+            self._tests.kept.pop(name, None)
             if isinstance(node, ast.Import):
                 scope.names[name] = (path if alias.asname else name,)
                 self._expressions.use(use, "module", scope)
@@ -446,7 +474,7 @@ class PythonReader:
     def _function(self, node: Function, scope: Scope) -> None:
         arguments = node.args
         for decorator in node.decorator_list:
-            self._strings.define_by(decorator, decorates=True)
+            self._strings.define_by(decorator, scope.module.file, decorates=True)
         scope = self._decorated(node, scope)
         defaults = (*arguments.defaults, *filter(None, arguments.kw_defaults))
         for expression in (*node.decorator_list, *defaults):
@@ -460,11 +488,27 @@ class PythonReader:
         for number, argument in enumerate(parameters):
             is_given = (node.name, number) in self._given_versions and not scope.within
             annotated = (VERSION,) if is_given else scope.annotated(argument.annotation)
-            inner.bind(argument.arg, annotated)
+            if last_name(argument.annotation) == "Namespace":
+                annotated = (ARGUMENTS,)
+            elif argument.annotation is None and not annotated:
+                annotated = self._argument(node, number, argument.arg, scope)
+            inner.bind("." if argument.arg == "self" and annotated else argument.arg, annotated)
             self._tests.kept.pop(argument.arg, None)
             inner.keep_fields(argument.arg, argument.annotation)
         ends = self._block(node.body, inner)
         self._remember(node, inner, scope, ends)
+
+    def _argument(self, function: Function, number: int, name: str, scope: Scope) -> Paths:
+        """Return what a parameter without an annotation is: by where the function is put, how the
+        module calls it, or its name."""
+        owner = self._owners.get(function.name)
+        if number == 0 and owner and not isinstance(scope.around, ast.ClassDef):
+            return tuple(f"{path}()" for path in scope.resolve(owner))
+        at_top = not scope.within
+        given = at_top and (
+            self._given.get((function.name, number)) or self._given.get((function.name, name))
+        )
+        return given or NAMED_AS.get(name, ())
 
     def _decorated(self, node: Function | ast.ClassDef, scope: Scope) -> Scope:
         """Return the scope of a function or class that a decorator, or a mark of the module, leaves
@@ -506,13 +550,16 @@ class PythonReader:
         if not paths and isinstance(node, ast.AnnAssign):
             paths = scope.annotated(node.annotation)
         is_none = isinstance(node.value, ast.Constant) and node.value.value is None
-        bound = paths
+        imported = imported_by_name(node.value)
+        bound = paths = imported or paths
         if is_version(node.value, scope.names):
             bound = (VERSION,)
         elif is_distribution(node.value, scope.names):
             bound = (DISTRIBUTION,)
         elif starts_server(node.value):
             bound = (COMMAND,)
+        elif parses_arguments(node.value):
+            bound = (ARGUMENTS,)
         for target in targets:
             match target:
                 case ast.Name(name):
@@ -547,6 +594,9 @@ class PythonReader:
                         scope.keys[name][key] = node.lineno, scope.live | earlier
                 case ast.Tuple() | ast.List() | ast.Starred():
                     scope.unbind(target)
+                    first = getattr(target, "elts", [None])[0]
+                    if bound in (imported, (ARGUMENTS,)) and isinstance(first, ast.Name):
+                        scope.bind(first.id, bound)  # LLM, exists = optional_import(...)
                     self._unpack(target, node.value, scope)
 
     def _unpack(self, target: ast.expr, value: ast.expr | None, scope: Scope) -> None:
@@ -556,51 +606,3 @@ class PythonReader:
             for number, name in enumerate(getattr(target, "elts", ())):
                 if isinstance(name, ast.Name):
                     scope.names[name.id] = (f"{PART}{number}",)
-
-
-def imported_by_program(module: Module) -> Names:
-    """Return what of vLLM only ``if __name__ == "__main__"`` imports: functions above it have these
-    names, too."""
-    imports = [
-        entry
-        for node in module.tree.body
-        if isinstance(node, ast.If) and key_of(getattr(node.test, "left", None)) == "__name__"
-        for entry in walk(node)
-        if isinstance(entry, ast.ImportFrom) and (entry.module or "").partition(".")[0] == "vllm"
-    ]
-    return {
-        name: (f"{entry.module}.{alias.name}",)
-        for entry in imports
-        for alias in entry.names
-        if module.name_counts[0][name := bound_by(alias)] == 1 and name != "*"
-    }
-
-
-def declared_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the names that the body of a class binds, with their annotations."""
-    for entry in node.body:
-        match entry:
-            case ast.AnnAssign(ast.Name(name), annotation):
-                yield name, annotation
-            case ast.Assign(targets):
-                yield from ((target.id, None) for target in targets if isinstance(target, ast.Name))
-            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
-                yield name, None
-
-
-def below(start: str, values: Mapping[str, T]) -> dict[str, T]:
-    """Return the values whose names begin with ``start``, keyed by the rest of the name."""
-    return {
-        name.removeprefix(start): value for name, value in values.items() if name.startswith(start)
-    }
-
-
-def _expressions_of(node: ast.stmt) -> Iterator[ast.expr]:
-    """Yield the expressions of a statement without those of nested statements."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return  # a docstring
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            yield child
-        elif isinstance(child, ast.withitem):
-            yield child.context_expr

@@ -33,6 +33,8 @@ DISTRIBUTION = "@distribution"
 """What a name is bound to that holds the name of the package, "vllm"."""
 VERSION_OF = "@version of"
 """What the name of a function is bound to that returns the version of a package."""
+ARGUMENTS = "@arguments"
+"""What a name is bound to that holds the arguments which a parser has read."""
 _READS_VERSION = re.compile(r"(?i)version|distribution")
 _VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_*)?ver(?:sion)?")
 VERSION_PARTS = ("base_version", "release", "public", "version")
@@ -218,7 +220,7 @@ class Scope:
     ``certain``: releases for which the module cannot be imported without running it; ``tested``: a
     test of the release decides that.
     ``live``: releases for which the code runs; ``caught``: failures that are handled; ``probed``:
-    names for which a test asked; ``instead_of``: see ``Use``. ``returns``: what the function around
+    names for which a test asked; ``instead_of`` and ``perhaps``: see ``Use``. ``returns``: what the function around
     it returns, with the releases. ``loses``: where a failure is handled, nothing comes in place of
     what failed. ``dry``: only bindings are of interest, not uses; ``speaks``:
     strings are for people.
@@ -238,6 +240,7 @@ class Scope:
     caught: frozenset[str] = frozenset()
     probed: frozenset[str] = frozenset()
     instead_of: tuple[Use, ...] = ()
+    perhaps: str = ""
     returns: list[tuple[ast.expr | None, Releases]] = field(default_factory=list)
     loses: bool = False
     dry: bool = False
@@ -251,6 +254,10 @@ class Scope:
     def only_for(self, releases: Releases) -> Scope:
         """Return the scope of what runs for these releases only."""
         return self if self.live <= releases else replace(self, live=self.live & releases)
+
+    def doubting(self, why: str) -> Scope:
+        """Return the scope of what runs after a test that is not understood, if there is one."""
+        return replace(self, perhaps=self.perhaps or why) if why else self
 
     def maybe(self) -> Scope:
         """Return the scope of a block that may be left out."""

@@ -10,7 +10,7 @@ import ast
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -203,7 +203,9 @@ class StringReader:
         self._resembling: dict[str, bool] = {}
         self._defined: set[str] = set()
         self._prefixes: set[str] = set()
-        self._own_metrics: set[str] = set()
+        self._own_metrics: dict[str, set[str]] = defaultdict(set)
+        self.scraping: set[str] = set()
+        """Files that read metrics of a server."""
         self.commands: dict[Command, None] = {}
         self._alternatives: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._count = len(history.releases)
@@ -255,7 +257,7 @@ class StringReader:
         if route.startswith("/"):
             self._defined.add(route.rstrip("/"))
 
-    def define_by(self, call: ast.expr, *, decorates: bool = False) -> None:
+    def define_by(self, call: ast.expr, file: str, *, decorates: bool = False) -> None:
         """Note the routes and metrics that a decorator or a call registers in the project's own
         server: ``@app.get("/x")``, ``app.get("/x")(f)``, ``app.add_api_route("/x", f)``,
         ``Gauge("vllm:x", ...)``."""
@@ -271,13 +273,18 @@ class StringReader:
             self._prefixes.add(prefix.rstrip("/"))
         metric = first or named.get("name") or ""
         if metric.startswith("vllm:") and _MAKES_METRIC.fullmatch(name):
-            self._own_metrics |= set(self._metric_names(metric))
+            for name in self._metric_names(metric):
+                self._own_metrics[name].add(file)
 
     def is_own(self, use: Use) -> bool:
-        """Return whether a route or metric is one that the project registers itself."""
+        """Return whether a route or metric is one that the project registers itself. A router may
+        offer metrics of the same names as those that it reads."""
         name = use.targets[0]
         if use.kind == "metric":
-            return name in self._own_metrics
+            makers = self._own_metrics.get(name, set())
+            return bool(makers) and (
+                use.place.file in makers or use.place.file not in self.scraping
+            )
         return use.kind == "route" and (
             name in self._defined
             or any(
@@ -309,6 +316,11 @@ class StringReader:
                 uses += self._named(kind, name, place)
         return uses
 
+    def option_of(self, argument: str) -> str:
+        """Return the option that an attribute of parsed arguments is of; empty if it is none."""
+        option = f"--{argument.replace('_', '-')}"
+        return option if option in self._option_names.options else ""
+
     def added(self, node: ast.expr, place: Place) -> Iterator[Use]:
         """Yield the options in what is added to the words of a command that starts the server."""
         words = [Word(text_of(item), place.line) for item in getattr(node, "elts", [node])]
@@ -323,6 +335,21 @@ class StringReader:
             other = bool(_OTHER_IMAGE.search(finding.image))
             for use in self._options(finding, place, alone=finding.is_certain):
                 yield replace(use, other_image=other)
+
+    def read_document(
+        self, findings: Iterable[DeploymentFinding], lines: Mapping[int, str], file: str
+    ) -> Iterator[Use]:
+        """Yield the uses in what was read of a document: commands, and in the lines of its code the
+        variables that these set, and metrics. Other names are explained there, or someone else's."""
+        for finding in findings:
+            if isinstance(finding, Mention):
+                line = lines.get(finding.line, "")
+                sets = re.search(rf"(?:^|[\s\"']){finding.name}=", line) is not None
+                if not (
+                    line and (sets if finding.kind == "environment" else finding.kind == "metric")
+                ):
+                    continue
+            yield from self.read(finding, file)
 
     def _named(self, kind: str, name: str, place: Place) -> Iterator[Use]:
         """Yield a use of a variable, metric or route, if there is one of this name."""

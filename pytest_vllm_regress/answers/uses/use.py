@@ -39,7 +39,7 @@ _TESTS = re.compile(
     r"(?i)(?:^|/)(?:[\w.-]*[_-])?tests?(?:[_-][\w.-]*)?/|(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$"
 )
 _EXAMPLES = re.compile(
-    r"(?i)(?:^|/)(?:examples?|demos?|samples?|tutorials?|cookbooks?|benchmarks?|docs?)/"
+    r"(?i)(?:^|/)(?:examples?|demos?|samples?|tutorials?|cookbooks?|benchmarks?|docs?)/|\.(?:md|mdx|markdown)$"
 )
 
 
@@ -89,7 +89,7 @@ class Use:
     ``instead_of``: this use only matters where one of those does not exist (the handler of an
     ``except ImportError``).
     ``guarded``: the project handles it if this does not exist; ``falls_back``: by going on without
-    it, at most with a message.
+    it, at most with a message. ``perhaps``: what around it may handle that, but is not understood.
     ``other_image``: it stands in the manifest of an image that is not vLLM's own.
     """
 
@@ -105,6 +105,7 @@ class Use:
     instead_of: tuple[Use, ...] = ()
     guarded: bool = False
     falls_back: bool = False
+    perhaps: str = ""
     other_image: bool = False
 
     @property
@@ -128,6 +129,7 @@ class Use:
             instead_of=(),
             guarded=False,
             falls_back=False,
+            perhaps="",
             other_image=False,
         )
 

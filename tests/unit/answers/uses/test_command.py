@@ -11,7 +11,8 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.api_history.store import History
-from pytest_vllm_regress.answers.uses.project import MAX_FILE, declared_in
+from pytest_vllm_regress.answers.uses.declared import declared_in
+from pytest_vllm_regress.answers.uses.project import MAX_FILE
 from tests.unit.answers.audit.test_audit import SARIF_ESSENTIALS
 from tests.unit.answers.uses.projects import answer_for, write
 

@@ -78,6 +78,13 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         # Attempts.
         f"def f():\n    try:\n        {NEW}\n        logger.info('new')\n        return get_port\n"
             f"    except ImportError:\n        pass\n    {OLD}",
+        "try:\n    from vllm.llm import LLM\n    from vllm.utils import get_port\nexcept Exception:\n"
+            f"    LLM = get_port = None\ndef f():\n    {CALL}",
+        "try:\n    from vllm.params import Params\n    from vllm.utils import get_port\nexcept ImportError:\n"
+            "    class Params: ...\nPARAMS = Params(guided='x')",
+        # Functions in functions.
+        f"def choose(vllm_version):\n    def old():\n        {OLD}\n    def new(): ...\n"
+            "    return old if vllm_version == '1.0' else new",
         # Strings that are compared.
         "assert 'vllm.utils.get_port' in names(vllm)",
         "import vllm\nif module in ('vllm.utils.get_port', 'x', 'y'): ...",
@@ -98,6 +105,9 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         "import vllm.utils\nvllm.utils.get_port = own\nvllm.utils.get_port()",
         "import vllm.utils\nsetattr(vllm.utils, 'get_port', own)\nvllm.utils.get_port()",
         f"sys.modules['vllm.utils'] = own\n{OLD}",
+        "from vllm.worker import Worker\ndef run(self):\n    self.start()\ndef start(self): ...\n"
+            "patch.object(Worker, 'start', start, create=True).start()\nWorker.run = run",
+        "from vllm.llm import Engine\ndef g(self): ...\ndef f(x: Engine):\n    x.executor()\nput(Engine, 'executor', g)",
     ],
 )  # fmt: skip
 def test_what_the_release_does_not_get_to_is_no_breakage(
@@ -123,6 +133,10 @@ def test_what_the_release_does_not_get_to_is_no_breakage(
         f"def f():\n    try:\n        import flash\n        {NEW}\n        return get_port\n"
             f"    except ImportError:\n        pass\n    {OLD}",
         f"def f():\n    try:\n        return other()\n    except ImportError:\n        pass\n    {OLD}",
+        "try:\n    from vllm.llm import LLM\n    import other\nexcept ImportError:\n    LLM = None\n"
+            f"def f():\n    {CALL}",
+        f"def choose(vllm_version):\n    def old():\n        {OLD}\n"
+            f"    if vllm_version == '1.0':\n        return old\ndef other():\n    def old():\n        {OLD}\n    return old",
         "patch_all(['vllm.utils.get_port'])",
         "import vllm.utils\nassert vllm.utils.get_port in names",
         "import vllm.utils\nx = getattr(vllm.utils.get_port, 'x', None)",
@@ -180,6 +194,20 @@ def test_files_that_no_import_names_are_for_the_release_in_their_names(
         "app/__init__.py": "import vllm\nload(f'patches.{name}')",
     }
     assert missing(answer_for(tmp_path, two_releases, files)) == {"1.0": [], "2.0": []}
+
+
+@pytest.mark.parametrize("entered", [False, True])
+def test_a_folder_for_a_release_that_only_imports_itself_is_for_that_release(
+    tmp_path: Path, two_releases: History, entered: bool
+) -> None:
+    files = {
+        "vllm_app/patch_1_0/__init__.py": f"from . import utils\n{OLD}",
+        "vllm_app/patch_1_0/utils.py": OLD,
+        "vllm_app/patch_2_0/__init__.py": NEW,
+        "vllm_app/__init__.py": "import vllm\nfrom vllm_app import patch_2_0"
+        + "\nfrom vllm_app import patch_1_0" * entered,
+    }
+    assert bool(missing(answer_for(tmp_path, two_releases, files))["2.0"]) is entered
 
 
 @pytest.mark.parametrize("folder", ["patches_v1.0.0", "vllm_1_0"])
@@ -300,3 +328,31 @@ def test_an_override_is_called_while_vllm_asks_to_rename_it(tmp_path: Path) -> N
     assert result == {"1.0": [], "2.0": [], "3.0": lacks}
     both = f"{source}    def encode(self): ..."
     assert missing(answer_for(tmp_path, history, {"a.py": both}))["3.0"] == []
+
+
+def test_what_is_assigned_to_an_attribute_is_reached_from_there(tmp_path: Path) -> None:
+    base = {"a.py": "class A: ...", "layers/__init__.py": ""}
+    history = history_of({"1": {**base, "layers/sampler.py": "def get(): ..."}, "2": base})
+    source = """
+        from vllm.a import A
+        from vllm.layers.sampler import get
+        class Own(A):
+            def __init__(self):
+                self.sampler = get()
+            def sample(self):
+                return self.sampler.run(1)
+        """
+    result = missing(answer_for(tmp_path, history, {"a.py": source}))
+    assert result["2"] == ["the module vllm.layers.sampler does not exist"]
+
+
+@pytest.mark.parametrize(
+    ("later", "count"), [("@property\n    def x(self): ...", 0), ("def x(self): ...", 1)]
+)
+def test_a_property_of_a_layer_may_have_been_an_attribute(
+    tmp_path: Path, later: str, count: int
+) -> None:
+    path = "model_executor/layers/a.py"
+    history = history_of({"1": {path: "class A: ..."}, "2": {path: f"class A:\n    {later}"}})
+    source = "from vllm.model_executor.layers.a import A\nA().x"
+    assert len(missing(answer_for(tmp_path, history, {"a.py": source}))["1"]) == count

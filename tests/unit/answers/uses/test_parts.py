@@ -9,10 +9,10 @@ import pytest
 
 from pytest_vllm_regress.answers.api_history.store import History
 from pytest_vllm_regress.answers.uses.answer import LEAVE_OUT, answer
+from pytest_vllm_regress.answers.uses.declared import declared_in
 from pytest_vllm_regress.answers.uses.project import (
     MAX_SECONDS,
     ProjectReader,
-    declared_in,
     read_project,
 )
 from tests.unit.answers.api_history.releases import history_of

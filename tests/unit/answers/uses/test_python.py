@@ -40,6 +40,21 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
             "from vllm import LLM\nclass A:\n    def b(self): return self.x.engine.executor\n    def __init__(self): self.x = LLM('m')",
             "the class vllm.llm.Engine has no executor",
         ),
+        # What strings import.
+        ("LLM, exists = optional_import('vllm', 'LLM')\nLLM('m', old_option=1)", "vllm.llm.LLM takes no old_option"),
+        ("u = importlib.import_module('vllm.utils')\nu.get_port()", "the module vllm.utils has no get_port"),
+        # Arguments of a parser that takes vLLM's.
+        ("import vllm\np = make_arg_parser(P())\nargs = p.parse_args()\nprint(args.old_flag)", "vllm serve has no --old-flag"),
+        ("import vllm\nAsyncEngineArgs.add_cli_args(p)\na, _ = p.parse_known_args()\na.old_flag", "vllm serve has no --old-flag"),
+        ("import vllm\nmake_arg_parser(p)\ndef f(args: argparse.Namespace):\n    return args.old_flag", "vllm serve has no --old-flag"),
+        # A router's metrics.
+        ("import vllm\nfor f in text_string_to_metric_families(t):\n    if f.name == 'vllm:old': ...", "there is no metric vllm:old"),
+        # What parameters without an annotation are.
+        ("from vllm import LLM\ndef f(x):\n    x.engine.executor\nf(LLM('m'))", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(y, x):\n    x.engine.executor\ndef g():\n    f(1, x=LLM('m'))", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(self):\n    self.engine.executor\nsetattr(LLM, 'run', f)", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(this):\n    this.engine.executor\nLLM.run = f", "the class vllm.llm.Engine has no executor"),
+        ("from vllm import LLM\ndef f(self):\n    self.engine.executor\nx.run = f.__get__(x, LLM)", "the class vllm.llm.Engine has no executor"),
         ("from vllm.worker import Worker\nclass W(Worker):\n    def start(self): ...", "has no start: the override is never called"),
         ("from vllm.worker import Worker\nclass W(Worker[X]):\n    def start(self): ...", "has no start: the override is never called"),
         ("from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): ...", "with device, which the override does not take"),
@@ -497,6 +512,76 @@ def test_what_the_project_does_without_is_told_apart(
     assert result.problems["2.0"] == ()
     texts = [lost.text for lost in result.fallbacks]
     assert texts == ["the module vllm.utils has no get_port"] * falls_back
+
+
+def test_what_vllm_passes_as_its_configuration_is_known_by_its_name(tmp_path: Path) -> None:
+    config = "class Own:\n    {}: int = 1\nclass VllmConfig:\n    own: Own\ndef get_current_vllm_config(): ..."
+    history = history_of({n: {"config.py": config.format(f)} for n, f in (("1", "a"), ("2", "b"))})
+    source = (
+        "from vllm.config import get_current_vllm_config as get\n"
+        "def check(cls, vllm_config):\n    own = vllm_config.own\n    own.a\n"
+        "def other(vllm_config: dict):\n    vllm_config.own.b\n"
+    )
+    result = missing(answer_for(tmp_path, history, {"a.py": source}))
+    assert result == {"1": [], "2": ["the class vllm.config.Own has no a"]}
+    result = missing(answer_for(tmp_path, history, {"a.py": f"{source}get().own.b"}))
+    assert result["1"] == ["the class vllm.config.Own has no b"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a.py": "import vllm\nargs = p.parse_args()\nargs.old_flag"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\np.add_argument('--old-flag')\nargs = p.parse_args()\nargs.old_flag"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\nargs = p.parse_args()\nargs.old_flag", "b.py": "p.add_argument('-o', '--old_flag')"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\nargs = p.parse_args()\nargs.old_flag = 1\nif hasattr(args, 'old_flag'):\n    args.old_flag"},
+        {"a.py": "import vllm\nmake_arg_parser(p)\ndef f(args: Own):\n    args.old_flag"},
+        {"a.py": "import vllm\nx = Gauge('vllm:old', 'x')", "b.py": "import vllm\nx = 'vllm:old'"},
+        {"a.py": "import vllm\nx = Gauge('vllm:old', 'x')\nr = requests.get(u + '/metrics')"},
+    ],
+)  # fmt: skip
+def test_arguments_and_metrics_of_the_project_are_its_own(
+    tmp_path: Path, two_releases: History, files: dict[str, str]
+) -> None:
+    assert missing(answer_for(tmp_path, two_releases, files))["2.0"] == []
+
+
+def test_a_router_reads_metrics_of_the_names_that_it_offers(
+    tmp_path: Path, two_releases: History
+) -> None:
+    files = {
+        "router.py": "import vllm\nx = Gauge('vllm:old', 'x')",
+        "scraper.py": "import vllm\nurl = f'{base}/metrics'\nr = requests.get(url)\nx = find(r, 'vllm:old')",
+    }
+    (problem,) = answer_for(tmp_path, two_releases, files).problems["2.0"]
+    assert str(problem.use.place) == "scraper.py:4"
+
+
+@pytest.mark.parametrize(
+    ("method", "lacks"),
+    [
+        ("choose(cls, name, use_v1)", "is called without use_v1, which the override requires"),
+        ("choose(cls, name, use_v1=True)", ""),
+        ("choose(cls)", "is called with name, which the override does not take"),
+        ("choose(cls, name)", ""),
+    ],
+)
+def test_a_platform_is_called_by_vllm(tmp_path: Path, method: str, lacks: str) -> None:
+    class_method = "class Platform:\n    @classmethod\n    def choose(cls, {}): ..."
+    before = "*args, **kwargs"
+    history = history_of(
+        {n: {"platforms/a.py": class_method.format(p)} for n, p in (("1", before), ("2", "name"))}
+    )
+    source = f"from vllm.platforms.a import Platform\nclass Own(Platform):\n    @classmethod\n    def {method}: ..."
+    result = missing(answer_for(tmp_path, history, {"a.py": source}))
+    assert result["2"] == [f"vllm.platforms.a.Platform.choose {lacks}"] * bool(lacks)
+
+
+def test_functions_that_are_called_with_different_things_are_not_known(
+    tmp_path: Path, two_releases: History
+) -> None:
+    source = "from vllm import LLM\ndef f(x):\n    x.engine.executor\nf(LLM('m'))\nf(other)"
+    assert lacking(tmp_path, two_releases, source) == []
 
 
 def test_a_private_method_runs_where_it_is_called(tmp_path: Path, two_releases: History) -> None:

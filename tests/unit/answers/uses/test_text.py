@@ -53,6 +53,17 @@ spec:
         ("chart/templates/d.yaml", "command:\n- vllm\n- serve\n- {{ .Values.model }}\n- --old-flag", {f"chart/templates/d.yaml:5: {GONE}"}),
         ("c.yml", "services:\n  a:\n    image: vllm/vllm-openai\n    command: --old-flag\n  b:\n    command: --mode a", {f"c.yml:4: {GONE}"}),
         (CI, "steps:\n- run: |\n    vllm serve m \\\n      --old-flag\n- run: x --mode a", {f"{CI}:4: {GONE}"}),
+        # Scripts with other names.
+        ("run.slurm", "#SBATCH -N 1\nsrun x -- vllm serve m \\\n  --old-flag", {f"run.slurm:3: {GONE}"}),
+        ("job.sbatch", "export VLLM_OLD=1\nvllm serve m", {"job.sbatch:1: vLLM does not read VLLM_OLD"}),
+        ("bin/serve", "#!/usr/bin/env bash\nvllm serve m --old-flag", {f"bin/serve:2: {GONE}"}),
+        ("bin/notes", "vllm serve m --old-flag", set()),
+        ("justfile", "serve:\n\tvllm serve m --old-flag", {f"justfile:2: {GONE}"}),
+        # Documents.
+        ("README.md", "Use --old-flag:\n```bash\nvllm serve m --old-flag\n```", {f"README.md:3: {GONE}"}),
+        ("README.md", "VLLM_OLD=1 or\n```\nexport VLLM_OLD=1\n```", {"README.md:3: vLLM does not read VLLM_OLD"}),
+        ("README.md", "vllm\n```\nVLLM_OLD is vllm:old\n```\nvllm:old, or /v1/old", {"README.md:3: there is no metric vllm:old"}),
+        ("CHANGELOG.md", "```bash\nvllm serve m --old-flag\n```", set()),
         ("board.json", '{"expr": "rate(vllm:old_count[1m])"}', {"board.json:1: there is no metric vllm:old"}),
     ],
 )  # fmt: skip
