@@ -1,6 +1,6 @@
 """Measure `vllm-regress uses` against breakages that other projects documented.
 
-    python benchmarks/breakages.py CLONES [--half development] [--misses] [--sample 200]
+    python benchmarks/breakages.py CLONES [--half HALF] [--misses] [--sample 200]
 
 CLONES has a git directory for each project, named ``owner+name`` (a bare clone, or a folder
 ``repo`` in it). benchmarks/breakages.json has for each breakage the project's last revision before
@@ -32,6 +32,7 @@ from pytest_vllm_regress.answers.uses.project import read_project
 
 FILE = Path(__file__).with_name("breakages.json")
 HALVES = ("development", "held-out")
+SAMPLE = "2026-11-28"
 READ = (
     "*.py",
     "*.ipynb",
@@ -50,7 +51,7 @@ SEED = 39
 @dataclasses.dataclass(frozen=True)
 class Breakage:
     """``visible``: whether the file names what the release lacks; docs/reference/uses-measured.md
-    defines it."""
+    defines it. ``sample``: the sample in which somebody else chose and labelled it, if any."""
 
     repo: str
     revision: str
@@ -60,11 +61,12 @@ class Breakage:
     symbol: str
     kind: str
     visible: bool
+    sample: str = ""
 
     @property
     def half(self) -> str:
-        """The half by the hash of the issue's address, so that nobody chooses it."""
-        return HALVES[hashlib.sha256(self.issue.encode()).digest()[0] % 2]
+        """The sample, or else the half by the hash of the issue's address, so that nobody chooses it."""
+        return self.sample or HALVES[hashlib.sha256(self.issue.encode()).digest()[0] % 2]
 
     @property
     def name(self) -> str:
@@ -76,10 +78,8 @@ class Breakage:
             return False
         if gone := re.match(r"the module (\S+) does not exist", problem.text):
             return f"{self.symbol}.".startswith(f"{gone[1]}.")
-        return (
-            re.search(rf"\b{re.escape(self.name)}\b", f"{problem.text} {problem.use.name}")
-            is not None
-        )
+        pattern = rf"(?<![\w-]){re.escape(self.name)}(?!\w)"
+        return re.search(pattern, f"{problem.text} {problem.use.name}") is not None
 
 
 def breakages() -> list[Breakage]:
@@ -165,7 +165,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("clones", type=Path)
-    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument("--half", choices=(*HALVES, SAMPLE))
     parser.add_argument(
         "--misses", action="store_true", help="name the breakages that are not found"
     )
