@@ -47,6 +47,8 @@ HALVES = (
     "2026-11-28",
     "2026-11-28-second",
     "2026-11-28-third",
+    "2026-11-28-fourth",
+    "2026-11-28-fifth",
 )
 RELEASES = ("0.8.5", "0.10.2", "0.19.0")
 """For which what is reachable is compared if the label has no version."""
