@@ -144,6 +144,7 @@ def asks_for_attribute(test: ast.expr) -> ast.expr | None:
 
 
 def is_probe(node: ast.AST) -> bool:
+    """Return whether a part of a test asks whether something has a name."""
     match node:
         case ast.Compare(_, [ast.In() | ast.NotIn(), *_]):
             return True
