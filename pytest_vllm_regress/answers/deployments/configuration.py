@@ -45,6 +45,10 @@ _OF_MORE = re.compile(
     r"(?i)(?:\$[{(]?|\{\{-?\s*)(?!\w+\[\d)(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[[@*])|__\w*(?:arg|opt|flag|extra|param)\w*__"
 )
 """A variable whose name says that it holds more options, also where a value may stand."""
+_OF_MODEL = re.compile(
+    r"(?i)model|path|dir|name|repo|ckpt|checkpoint|weights|llm|hf|base|target|\d|_id\b|^\$\{?m\}?$"
+)
+"""Parts of the name of a variable that holds a model."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
 """Options that take no value, beside those whose default is False."""
 _SEVERAL = ("served_model_name", "lora_modules", "prompt_adapters")
@@ -222,6 +226,8 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
             if _is_flag(name) and word.lower() not in ("true", "false"):
                 name = "model"
             is_value = options.get(name, True) is True
+            if name == "model" and _may_be_several(word):
+                complete = False
             if is_value and not (name == "model" and _OF_MORE.match(word)):
                 options[name] = literal(word)
                 name = name if name in _SEVERAL else "model"
@@ -245,6 +251,12 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
         for option in near:
             options.setdefault(field_of(option).removeprefix("no_"), UNSET)
     return options, complete, _notes(unknown)
+
+
+def _may_be_several(word: str) -> bool:
+    """Return whether a word in the place of the model is a variable that may hold options instead."""
+    is_variable = not getattr(word, "quoted", False) and _REFERENCE.fullmatch(word)
+    return bool(is_variable) and not _OF_MODEL.search(word)
 
 
 @cache

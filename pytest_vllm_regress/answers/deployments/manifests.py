@@ -12,6 +12,7 @@ from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
+from .kserve import kind_of, with_runtimes
 from .programs import of_python
 from .shell import (
     is_called_vllm,
@@ -37,7 +38,6 @@ MAX_REPAIRED_TEXT = 100_000
 often."""
 MAX_DOCUMENTS = 500
 MAX_PATH = 20
-_RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
@@ -170,7 +170,8 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
             found.append((document, server))
     found = _with_scripts(found)
     elsewhere = (server for document, _ in documents for server in _started_elsewhere(document))
-    yield from _with_runtimes(found) if found else islice(elsewhere, 1)
+    every = [document for document, _ in documents]
+    yield from with_runtimes(found, every) if found else islice(elsewhere, 1)
 
 
 def _with_scripts(
@@ -178,7 +179,7 @@ def _with_scripts(
 ) -> list[tuple[Any, ServerCommand]]:
     """Return the servers, in which a script from a ConfigMap and the container that runs it are one, if
     there is one of each."""
-    scripts = [pair for pair in found if _kind(pair[0]) == "ConfigMap"]
+    scripts = [pair for pair in found if kind_of(pair[0]) == "ConfigMap"]
     bare = [
         pair
         for pair in found
@@ -192,14 +193,10 @@ def _with_scripts(
     return [pair for pair in found if pair not in (*scripts, *bare)] + [(document, server)]
 
 
-def _kind(document: Any) -> Any:
-    return document.get("kind") if isinstance(document, dict) else ""
-
-
 def _named_models(documents: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Yield name and model of each resource ``Model`` of an operator."""
     for document in documents:
-        if _kind(document) == "Model":
+        if kind_of(document) == "Model":
             metadata, spec = document.get("metadata"), document.get("spec")
             if isinstance(metadata, dict) and isinstance(spec, dict):
                 yield str(metadata.get("name")), _model({"model": spec.get("source"), **spec})
@@ -248,26 +245,6 @@ def _is_application(node: Mapping[Any, Any]) -> bool:
         return False
     installed = _scalars(node.get("runtime_env"))
     return "vllm" in str(node["import_path"]) or any(map(_REQUIREMENT.match, installed))
-
-
-def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
-    """Yield the servers. KServe's runtime and the only service that uses it start one server, with
-    the arguments of both."""
-    kinds = [_kind(document) for document, _ in found]
-    runtimes = [s for (_, s), kind in zip(found, kinds, strict=True) if kind in _RUNTIMES]
-    services = [
-        s
-        for (_, s), kind in zip(found, kinds, strict=True)
-        if kind == "InferenceService" and not s.is_certain
-    ]
-    is_pair = len(runtimes) == 1 and services
-    for _, server in found:
-        if is_pair and server is runtimes[0] and len(services) == 1:
-            words, settings = services[0].words, services[0].settings
-            settings = {**settings, **server.settings} if not names_model(server.words) else {}
-            yield replace(server, words=(*server.words, *words), settings=settings)
-        elif not is_pair or server not in services:
-            yield server
 
 
 def of_document(document: Any) -> Iterator[ServerCommand]:
@@ -432,7 +409,7 @@ def _has_template(document: Any) -> bool:
 
 def _is_language_model(document: Any) -> bool:
     """Return whether a document is one of KServe's services for language models."""
-    return str(_kind(document)).startswith("LLMInferenceService")
+    return str(kind_of(document)).startswith("LLMInferenceService")
 
 
 def _has_chart_image(document: Any) -> bool:
@@ -664,7 +641,9 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         started = [ServerCommand((), line, scope.variables, is_certain=False, complete=False)]
     elif started and not is_own_image(image) and not any(server.words for server in started):
         started = list(_of_variables(started, node, image, scope))
-    if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
+    if "extends" in node or any(
+        re.search(r"(?i)args|extra", name) for name in _own_variables(node)
+    ):
         started = [s if s.words else replace(s, complete=False) for s in started]
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
@@ -783,6 +762,7 @@ def _of_values(
         scope.says_vllm and any(_USUAL.fullmatch(word.replace("_", "-")) for word in more)
     )
     is_vllm = is_image(image) or _says_vllm(node) or _is_called_vllm(node, image)
+    is_vllm = is_vllm or _is_model_of_vllm(node)
     image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
     is_other = is_other or _runs_other(_words(node.get("command")))

@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from .branches import (
+    MORE,
     Branches,
     Truth,
     Value,
@@ -48,6 +49,8 @@ _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
 _IMAGE = re.compile(
     r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:[${][{\s]{0,9}(?:[\w.-]{0,99}[._])?vllm\w{0,99}[._]image)"
 )
+_HOLDS_OPTIONS = re.compile(r"(?i)(?:vllm|extra|engine|serve).*_(?:args|flags|opts|options)$")
+"""A variable from which the entrypoint of an image takes options."""
 _OTHER_IMAGE = re.compile(
     r"(?i)tritonserver|(?:bench\w*|client|gradio|rag|ui)[_-](?:[\w-]*[_-])?vllm|vllm[\w-]*[_-](?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
@@ -106,6 +109,12 @@ _RUNNERS = ("exec", "eval", "nohup", "setsid", "time", "sudo", "source", ".")
 _SOURCES, _HARMLESS = ("source", "."), ("activate", ".bashrc", ".profile", "conda.sh")
 _SETS = ("read", "mapfile", "readarray", "getopts", "printf", "let", "unset")
 """Commands that change variables, and files that change none of the script's."""
+_ASSIGNS = (["export"], ["eval"])
+_KEEPS = ("export", "declare", "local", "readonly", "docker", "podman", "env", "test")
+"""Commands that change no list whose name they have as an argument."""
+_NAMES = re.compile(r"(\w+)\+?=")
+_ADDS = re.compile(r"(?:.*/)?(?:xargs|parallel)")
+"""Commands that add what they read to the words of another one."""
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
 _POSITIONS = ("@", *map(str, range(1, 10)))
@@ -395,7 +404,12 @@ class _Script:
     # Variables
 
     def _assign_all(self, words: Sequence[Word], condition: Truth) -> None:
+        start = next((n for n, w in enumerate(words) if not _ASSIGNMENT.fullmatch(w)), 0)
+        if words[start:] and words[start] in _SETS:  # IFS=, read -ra NAMES
+            words = words[start:]
         is_source = words and words[0] in _SOURCES and not words[-1].endswith(_HARMLESS)
+        # Whatever a command prints is assigned: export $(cat .env)
+        is_source = is_source or (words[:1] in _ASSIGNS and words[-1].startswith(("$", "-")))
         self._count += bool(is_source)
         if is_source and self._count <= MAX_IFS:
             self._doubtful |= dict.fromkeys(self.known)
@@ -404,6 +418,11 @@ class _Script:
             self.known |= dict.fromkeys(name for name in words[1:] if name in self.known)
         elif words[:2] == ["set", "--"]:
             self._set_arguments(words[2:] if condition else None)
+        elif words and re.fullmatch(r"[\w-]+", words[0]) and words[0] not in _KEEPS:
+            # By reference, or in a text that is evaluated.
+            is_text = words[0] == "eval"
+            named = _NAMES.findall(" ".join(words[1:])) if is_text else words[1:MAX_ARGUMENTS]
+            self.known |= {name: None for name in named if _is_list(self.known.get(name))}
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if words and words[0] == "shift":
@@ -427,7 +446,8 @@ class _Script:
         if "vllm" in value and re.search(r"\s", value) and self._depth < MAX_NESTED:
             self._keep(name, split(value, value.line))
         # What a command prints is not known.
-        is_known = "$(" not in value and len(value) <= MAX_COMMAND
+        is_known = "\n" in value or "$(" not in f"{value}("  # which may be on other lines
+        is_known = is_known and len(value) <= MAX_COMMAND
         self._set(name, value if is_known else None, condition)
 
     def _set(self, name: str, value: Value, condition: Truth) -> None:
@@ -467,6 +487,13 @@ class _Script:
         if not isinstance(self.known.get(name), list) and "+" in word:
             self.known[name] = start
         self._set(name, [*start, *values][:MAX_WORDS], self._condition)
+
+
+def _is_list(value: Value) -> bool:
+    """Return whether a variable may hold options, or nothing yet."""
+    return isinstance(value, list) or (
+        isinstance(value, Word) and (not value or value.startswith("-"))
+    )
 
 
 def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCommand]:
@@ -545,7 +572,8 @@ def servers(
         elif is_assigned:
             continue
         elif start := _program_ends(words, index):
-            yield ServerCommand(_to_end(words[start:]), word.line, assigned, image)
+            more = [Word(MORE, word.line)] if any(map(_ADDS.fullmatch, words[:index])) else []
+            yield ServerCommand((*_to_end(words[start:]), *more), word.line, assigned, image)
             return
         elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(program)) and (
             match := _RUNS_CONTAINER.match(" ".join(words[index + 1 : index + 3]))
@@ -780,6 +808,7 @@ def of_image(
         ]
     # A script that is the entrypoint may add options to the command that it is given.
     is_open = is_open or any(word.endswith(".sh") for word in command[:1])
+    is_open = is_open or (not is_own and any(map(_HOLDS_OPTIONS.search, variables)))
     yield from (
         replace(server, image=str(image), complete=server.complete and not is_open)
         for server in started
