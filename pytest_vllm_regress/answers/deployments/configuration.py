@@ -256,7 +256,7 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
 def _may_be_several(word: str) -> bool:
     """Return whether a word in the place of the model is a variable that may hold options instead."""
     is_variable = not getattr(word, "quoted", False) and _REFERENCE.fullmatch(word)
-    return bool(is_variable) and not _OF_MODEL.search(word)
+    return bool(is_variable) and "/" not in word and not _OF_MODEL.search(word)
 
 
 @cache

@@ -22,6 +22,12 @@ _BUILDS_COMMAND = re.compile(
     r"(?i)\w*vllm\w*(?:command|cmd|server_args)|\w*(?:command|cmd)\w*vllm\w*|make_arg_parser"
 )
 """Names of functions, defined in other modules, that build the command of a server or parse it."""
+_RUNS = re.compile(
+    r"(?i).*(?:run|popen|call|system|exec|spawn|launch|start|submit|shell|join|write|print|log|put|send|debug|info|warn|error).*"
+)
+"""Functions that run a command as it is, or show it."""
+_HOLE = re.compile(r"%(?:\(\w+\))?[srd](?!\w)|\{[\w.\[\]]*\}")
+"""A place for a value in a text."""
 _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
@@ -141,6 +147,87 @@ def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _start_of_sum(node: ast.AST) -> ast.AST:
+    """Return the first operand of ``a + b + c``, or the first part of ``f"{a} b"``."""
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        node = node.left
+    if isinstance(node, ast.JoinedStr) and len(node.values) > 1:
+        node = node.values[0]
+    return node.value if isinstance(node, ast.FormattedValue) else node
+
+
+class _Uses(ast.NodeVisitor):
+    """The variables and functions whose value is a part of another command, or may be changed.
+
+    ``names``: of both. ``returned``: for each function the variables that it returns. ``lists``: those
+    that it returns as they are written.
+    """
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.names: set[str] = set()
+        self._returned: dict[str, set[str]] = {}
+        self._lists: dict[str, set[int]] = {}
+        self._aliases: list[tuple[str, str]] = []
+        self._function = ""
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._function = node.name
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Return) and inner.value is not None:
+                        self._note_return(inner.value)
+            self._note(node)
+        for _ in range(MAX_DEPTH):
+            before = len(self.names)
+            self.names |= {of for name, of in self._aliases if name in self.names}
+            for function in self._returned.keys() & self.names:
+                self.names |= self._returned[function]
+            if len(self.names) == before:
+                break
+        self.lists = {n for f, ns in self._lists.items() if f in self.names for n in ns}
+
+    def _note_return(self, value: ast.expr) -> None:
+        self._returned.setdefault(self._function, set()).add(_name(value))
+        self._lists.setdefault(self._function, set()).add(id(value))
+
+    def _note(self, node: ast.AST) -> None:
+        match node:
+            case ast.Starred(value):
+                self._add(value)
+            case ast.Assign([target, *_], value):
+                if isinstance(target, ast.Subscript):
+                    self._add(target.value)
+                elif (of := _called_name(value)) and (name := _name(target)):
+                    self._aliases.append((name, of))
+                elif isinstance(value, ast.JoinedStr):
+                    self._add(_start_of_sum(value))
+            case ast.AugAssign(target):
+                self.names.add(_name(target))
+            case ast.BinOp(_, ast.Add(), right) if not _is_known(right):
+                self._add(_start_of_sum(node))
+            case ast.Expr(ast.Call(function, arguments)):
+                name = getattr(function, "attr", getattr(function, "id", ""))
+                if name in ("insert", "extend", "append") and isinstance(function, ast.Attribute):
+                    self.names.add(_name(function.value))
+                elif not _RUNS.fullmatch(name):
+                    for argument in arguments:
+                        self.names.add(_name(argument))
+            case ast.Call(function, [ast.JoinedStr() as text, *_]):
+                if getattr(function, "attr", getattr(function, "id", "")) not in _PRINTS:
+                    self._add(_start_of_sum(text))
+
+    def _add(self, node: ast.AST) -> None:
+        self.names.add(_called_name(node))
+
+
+def _called_name(node: ast.AST) -> str:
+    """Return the name of a variable, or of a function of the program that is called."""
+    return _name(node.func) if isinstance(node, ast.Call) else _name(node)
+
+
+def _is_known(node: ast.AST) -> bool:
+    return isinstance(node, (ast.List, ast.Constant, ast.JoinedStr))
+
+
 class _Program:
     def __init__(self, tree: ast.Module, text: str) -> None:
         self._tree = tree
@@ -150,9 +237,11 @@ class _Program:
         self._more: dict[_Variable, list[tuple[ast.expr, bool]]] = {}
         self._left_out: set[int] = set()
         self._texts: set[int] = set()
+        self._joined: set[int] = set()  # lists whose texts become one
         self._bodies: dict[_Variable, int] = {}
         self._made: set[_Variable] = set()
         self._scope = 0
+        self._uses = _Uses(tree)
         self._read(tree, 0)
 
     def _read(self, node: ast.AST, body: int) -> None:
@@ -191,6 +280,10 @@ class _Program:
             self._note_statement(node.value, body)
         elif isinstance(node, ast.BinOp):
             self._note_sum(node)
+        match node:
+            case ast.Call(ast.Attribute(ast.Constant(" "), "join"), [ast.List(items) as listed]):
+                self._joined.add(id(listed))
+                self._left_out |= {id(item) for item in items if isinstance(item, ast.Constant)}
 
     def _note_sum(self, node: ast.BinOp) -> None:
         is_known = isinstance(node.right, (ast.List, ast.Constant, ast.JoinedStr))
@@ -233,7 +326,9 @@ class _Program:
                 for server in servers(words):  # without words, they are added elsewhere
                     yield replace(server, complete=server.complete and names_model(server.words))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
-                text = self._text(node) + self._more_text(node)
+                text = self._text(node)
+                text = _HOLE.sub("$VALUE", text) if isinstance(node, ast.Constant) else text
+                text += self._more_text(node)
                 if "vllm" in text and any(c.isspace() for c in text):
                     line = node.lineno
                     yield from filter(_is_command, of_script(text, line))
@@ -248,7 +343,8 @@ class _Program:
         """Return what is added to the text of a variable."""
         variable = self._assigned.get(id(node))
         more = self._more.get(variable, ()) if variable else ()
-        return "".join(self._text(added) if certain else " $MORE_ARGS" for added, certain in more)
+        added = [self._text(added) if certain else " $MORE_ARGS" for added, certain in more]
+        return "".join(added) + (" $MORE_ARGS" if self._is_part(node) else "")
 
     def pins(self) -> Iterator[Pin]:
         """Yield the releases in texts such as ``f"vllm=={VERSION}"``, without docstrings."""
@@ -267,14 +363,24 @@ class _Program:
         for item in node.elts:
             if isinstance(item, ast.Starred):
                 words += self._listed(item.value)
+            elif id(node) in self._joined:
+                words += split(self._text(item) or "$MORE_ARGS", item.lineno)
             else:
                 words.append(Word(self._text(item) or "$VALUE", item.lineno, True))
         variable = self._assigned.get(id(node))
         for added, certain in self._more.get(variable, ()) if variable else ():
             words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
-        if variable and self._is_passed(variable):
+        if self._is_part(node) or (variable and self._is_passed(variable)):
             words.append(Word("$MORE_ARGS", node.lineno))
         return words
+
+    def _is_part(self, node: ast.AST) -> bool:
+        """Return whether what is here is only a part of a command, or is changed in a way that is not
+        understood."""
+        variable = self._assigned.get(id(node))
+        known = self._more.get(variable) if variable else None
+        is_used = variable is not None and not known and variable[0] in self._uses.names
+        return is_used or id(node) in self._uses.lists
 
     def _is_passed(self, variable: _Variable) -> bool:
         """Return whether another function adds to a list of this name that it did not make."""

@@ -257,6 +257,8 @@ def _of_nix(text: str) -> str:
             if name == "image":
                 image = translated
                 continue
+            if re.match(r"\s*\+", text[match.end() :][:MAX_LENGTH]):
+                translated = f"{translated} $MORE_ARGS"
             if re.match(r"\n(?:.*\n)*?[ \t]*\[(?:Container|Service)\]", translated):  # a whole unit
                 translated = f": <<UNIT{translated}\nUNIT\n"
             elif not re.search(r"\s", translated.strip()):
