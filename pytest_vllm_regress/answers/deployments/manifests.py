@@ -479,6 +479,10 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             waiting += ((part, scope) for part in _set_by_path(node))
             found += len(started)
             yield from started
+            given = node.get("with") if _is_of_action(node, "with") else None
+            for text in given.values() if isinstance(given, dict) else ():
+                if isinstance(text, Word) and re.search(r"vllm.*\s|\s.*vllm", text):
+                    yield from of_script(text, text.line, scope.variables)
             waiting += reversed(
                 [
                     (value, _within(scope, key, value))
@@ -488,7 +492,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                     and not str(key).endswith(".py")
                     and not (started and key in (*_IMAGES, "vllmConfig"))
                     and not (started and key == taken)
-                    and not (key == "with" and "uses" in node)  # of a step that is elsewhere
+                    and not _is_of_action(node, key)
                     and not (key == "matrix" and isinstance(value, dict))
                 ]
             )
@@ -504,6 +508,11 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             and re.search(r"\s|^\./", node)
         ):
             yield from _of_text(node, scope)
+
+
+def _is_of_action(node: Mapping[Any, Any], key: Any) -> bool:
+    """Return whether a key has the inputs of a step that is elsewhere. Only scripts are read."""
+    return key == "with" and "uses" in node
 
 
 def _is_anchor(pair: tuple[Any, Any]) -> bool:

@@ -105,6 +105,10 @@ _SPEAKS = re.compile(
 )
 """Commands whose words are texts, not commands."""
 _SUBSTITUTED = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
+_PRINTED = re.compile(
+    r"[\"']?\$\((?!.*--(?:version|help)\b)(.*\b(?:run|create|serve)\b.*)\)[\"']?", re.DOTALL
+)
+_DEFAULT = re.compile(r"\$\{(\w+):?=(.*)\}", re.DOTALL)
 _RUNNERS = ("exec", "eval", "nohup", "setsid", "time", "sudo", "source", ".")
 _SOURCES, _HARMLESS = ("source", "."), ("activate", ".bashrc", ".profile", "conda.sh")
 _SETS = ("read", "mapfile", "readarray", "getopts", "printf", "let", "unset")
@@ -423,6 +427,11 @@ class _Script:
             is_text = words[0] == "eval"
             named = _NAMES.findall(" ".join(words[1:])) if is_text else words[1:MAX_ARGUMENTS]
             self.known |= {name: None for name in named if _is_list(self.known.get(name))}
+        elif words[:1] == [":"]:  # : "${NAME:=default}"
+            for match in filter(None, map(_DEFAULT.fullmatch, words[1:])):
+                if not self.known.get(match[1]):
+                    value = f"${{{match[1]}:-{match[2]}}}"
+                    self._assign(match[1], Word(value, words[0].line), condition)
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if words and words[0] == "shift":
@@ -570,7 +579,9 @@ def servers(
                         server = replace(server, image=server.image or image)
                         yield _with_arguments(server, passed)
         elif is_assigned:
-            continue
+            printed = _PRINTED.fullmatch(word.partition("=")[2])
+            if printed and _may_serve(word) and depth < MAX_NESTED:  # the name of a container
+                yield from of_script(printed[1], word.line, assigned, depth + 1)
         elif start := _program_ends(words, index):
             more = [Word(MORE, word.line)] if any(map(_ADDS.fullmatch, words[:index])) else []
             yield ServerCommand((*_to_end(words[start:]), *more), word.line, assigned, image)

@@ -1,0 +1,82 @@
+"""One small file of each kind that public files have, with what is read of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.answers.deployments.configuration import Deployment, read_deployments
+from pytest_vllm_regress.answers.deployments.reader import UNSET
+from pytest_vllm_regress.errors import UsageError
+
+M = {"model": "org/m"}
+LORA = M | {"enable_lora": True}
+OPEN = M | {"enable_lora": UNSET}
+PARSER = OPEN | {"tool_call_parser": UNSET}
+DEFAULTS = "--enable-lora --tool-call-parser hermes"
+
+
+def read(tmp_path: Path, name: str, text: str) -> tuple[Deployment, ...]:
+    (tmp_path / name).write_text(text)
+    return read_deployments(str(tmp_path / name))
+
+
+def check(tmp_path: Path, name: str, text: str, options: dict[str, Any], complete: bool) -> None:
+    (place,) = read(tmp_path, name, text)
+    assert (dict(place.options), place.complete) == (options, complete)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'T=${{T:-"{DEFAULTS}"}}\nvllm serve org/m $T',
+        f'T="${{T:-{DEFAULTS}}}"\nvllm serve org/m $T',
+        f"vllm serve org/m ${{T:-'{DEFAULTS}'}}",
+        f': "${{T:={DEFAULTS}}}"\nvllm serve org/m $T',
+    ],
+)
+def test_options_in_the_default_of_a_variable_are_open(tmp_path: Path, text: str) -> None:
+    check(tmp_path, "a.sh", text, PARSER, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ID=$(docker run -d vllm/vllm-openai:v1 --model org/m --enable-lora)",
+        'if ! ID="$(docker run vllm/vllm-openai:v1 --model org/m --enable-lora)"; then exit; fi',
+        "export JOB=$(sbatch --wrap 'vllm serve org/m --enable-lora')",
+    ],
+)
+def test_a_command_whose_output_is_assigned_starts_a_server(tmp_path: Path, text: str) -> None:
+    check(tmp_path, "a.sh", text, LORA, True)
+
+
+ACTION = """
+jobs:
+  a:
+    steps:
+      - uses: team/ssh-action@v1
+        with:
+          host: vllm
+          script: |
+            docker start a || docker run vllm/vllm-openai:v1 --model org/m --enable-lora
+"""
+
+
+def test_a_script_that_an_action_runs_is_read(tmp_path: Path) -> None:
+    check(tmp_path, "ci.yml", ACTION, LORA, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", 'P=$(pgrep -f "vllm serve org/m")'),
+        ("a.sh", "V=$(docker run --rm vllm/vllm-openai:v1 --version)"),
+        ("a.sh", 'A=$(ps aux | grep "vllm serve org/m")'),
+    ],
+)
+def test_what_only_looks_like_a_server(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(UsageError, match="starts no vLLM"):
+        read(tmp_path, name, text)
