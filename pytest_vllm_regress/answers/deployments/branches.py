@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .findings import ServerCommand, Word
@@ -19,6 +19,8 @@ MAX_PATTERNS = 100
 """Most patterns of one branch that are evaluated."""
 MORE = "$MORE_ARGS"
 """Placeholder for options that a condition may add."""
+_SOMETIMES = f"${{{MORE[1:]}:+"
+"""How a placeholder begins for one whose name is known."""
 _LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
 _COMPARISONS = {
     "-eq": operator.eq,
@@ -174,13 +176,13 @@ def either(before: Value, after: Value) -> Value:
         return common(before, after)
     if isinstance(before, Word) and isinstance(after, Word):
         shorter, longer = sorted((before, after), key=len)
-        if not shorter or longer.startswith(f"{shorter} "):
-            return shorter if shorter.endswith(MORE) else Word(f"{shorter} {MORE}", after.line)
-        if max(len(before), len(after)) > MAX_COMPARED:
-            return None
-        if len(split(before)) > 1 and len(split(after)) > 1:
+        is_added = not shorter or longer.startswith(f"{shorter} ")
+        if len(longer) > MAX_COMPARED:
+            return Word(f"{shorter} {MORE}", after.line) if is_added else None
+        if is_added or (len(split(before)) > 1 and len(split(after)) > 1):
             words = common(split(before, before.line), split(after, after.line))
-            return Word(" ".join(map(_quoted, words)), after.line)
+            start = [] if shorter else [""]  # in quotes it is a value, not another option
+            return Word(" ".join([*start, *map(_quoted, words)]), after.line)
     return None
 
 
@@ -189,12 +191,13 @@ def _quoted(word: Word) -> str:
 
 
 def common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
-    """Return the options that two lists of words have with the same values, and a variable for the
-    other ones."""
+    """Return the options that two lists of words have with the same values, and variables for the
+    other ones, of which only the names are known."""
     shorter, longer = sorted((list(some), list(others)), key=len)
     if longer[: len(shorter)] == shorter and shorter and longer[len(shorter) :] != [MORE]:
+        added = longer[len(shorter) :]
         shorter = shorter[:-1] if shorter[-1] == MORE else shorter
-        return [*shorter, Word(MORE, shorter[-1].line if shorter else 1)]  # something was added
+        return [*shorter, *sometimes(added, shorter), Word(MORE, longer[0].line)]
     listed, wanted = list(groups_of(some)), set(groups_of(others))
     model = {group[1:]: group for group in (*listed, *wanted) if group[0] == "--model"}
     listed = [model.get(group, group) for group in listed]
@@ -202,14 +205,32 @@ def common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
     same = [word for group in listed if group in wanted for word in group]
     line = some[0].line if some else 1
     is_open = set(listed) != wanted and MORE not in same
-    return [*same, *([Word(MORE, line)] if is_open else [])]
+    others_of_one = [
+        w
+        for group in (*listed, *groups_of(others))
+        if group not in wanted or group not in listed
+        for w in group
+    ]
+    return [*same, *sometimes(others_of_one, same), *([Word(MORE, line)] if is_open else [])]
+
+
+def sometimes(words: Iterable[Word], always: Sequence[Word] = ()) -> list[Word]:
+    """Return a variable for each option among words that a condition may add."""
+    options = {
+        word
+        if word.startswith(_SOMETIMES)
+        else f"{_SOMETIMES}{word.partition('=')[0]}}}": word.line
+        for word in words
+        if word.startswith(("--", _SOMETIMES))
+    }
+    return [Word(option, line) for option, line in options.items() if option not in always]
 
 
 def groups_of(words: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
     """Yield each option with its values, first what is before all options, word by word."""
     group: list[Word] = []
     for word in words:
-        alone = word in (MORE, *ALL_ARGUMENTS) or word.startswith("-")
+        alone = word in (MORE, *ALL_ARGUMENTS) or word.startswith(("-", _SOMETIMES))
         if alone or not (group and group[0].startswith("-")):
             if group:
                 yield tuple(group)

@@ -180,7 +180,8 @@ def _deployment(server: ServerCommand, source: str) -> Deployment:
     place = f"{source} ({server.label})" if server.label else source
     given, complete, notes = _read_arguments(server.words)
     settings, understood = _read_settings(server.settings)
-    options = {**settings, **given}
+    sometimes = _read_arguments(server.sometimes)[0]
+    options = {name: UNSET for name in sometimes if name != "model"} | settings | given
     return Deployment(
         place,
         options,

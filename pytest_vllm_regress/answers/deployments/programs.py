@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from ...util.documents import parse_json
+from .branches import MORE, sometimes
 from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
 from .shell import is_image, names_model, of_image, of_script, servers
 from .shell_words import split
@@ -343,8 +344,13 @@ class _Program:
         """Return what is added to the text of a variable."""
         variable = self._assigned.get(id(node))
         more = self._more.get(variable, ()) if variable else ()
-        added = [self._text(added) if certain else " $MORE_ARGS" for added, certain in more]
-        return "".join(added) + (" $MORE_ARGS" if self._is_part(node) else "")
+        texts = [
+            self._text(added)
+            if certain
+            else " ".join(["", *sometimes(split(self._text(added))), MORE])
+            for added, certain in more
+        ]
+        return "".join(texts) + (f" {MORE}" if self._is_part(node) else "")
 
     def pins(self) -> Iterator[Pin]:
         """Yield the releases in texts such as ``f"vllm=={VERSION}"``, without docstrings."""
@@ -364,14 +370,15 @@ class _Program:
             if isinstance(item, ast.Starred):
                 words += self._listed(item.value)
             elif id(node) in self._joined:
-                words += split(self._text(item) or "$MORE_ARGS", item.lineno)
+                words += split(self._text(item) or MORE, item.lineno)
             else:
                 words.append(Word(self._text(item) or "$VALUE", item.lineno, True))
         variable = self._assigned.get(id(node))
         for added, certain in self._more.get(variable, ()) if variable else ():
-            words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
+            more = self._listed(added)
+            words += more if certain else [*sometimes(more), Word(MORE, node.lineno)]
         if self._is_part(node) or (variable and self._is_passed(variable)):
-            words.append(Word("$MORE_ARGS", node.lineno))
+            words.append(Word(MORE, node.lineno))
         return words
 
     def _is_part(self, node: ast.AST) -> bool:
@@ -406,7 +413,7 @@ class _Program:
             value = chosen
         if isinstance(value, (ast.List, ast.Tuple)):
             return [Word(self._text(item) or "$VALUE", node.lineno, True) for item in value.elts]
-        return [Word("$MORE_ARGS", getattr(node, "lineno", 1))]
+        return [Word(MORE, getattr(node, "lineno", 1))]
 
     def _of_container(self, node: ast.Call | ast.Dict) -> Iterator[ServerCommand]:
         """Yield the server of a container that is described by keywords or keys: RunPod's

@@ -53,6 +53,21 @@ def test_a_command_whose_output_is_assigned_starts_a_server(tmp_path: Path, text
     check(tmp_path, "a.sh", text, LORA, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", 'A=(--port 80)\nhas --enable-lora || A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
+        ("a.sh", 'A="--port 80"\nif x; then A="$A --enable-lora"; fi\nvllm serve org/m $A'),
+        ("a.sh", "A=\nif x; then A=--enable-lora; fi\nvllm serve org/m $A --port 80"),
+        ("a.sh", "if x; then\nvllm serve org/m --port 80\nelse\nvllm serve org/m --port 80 --enable-lora\nfi"),
+        ("a.py", "c = ['vllm', 'serve', 'org/m', '--port', '80']\nif x:\n    c += ['--enable-lora']\nrun(c)"),
+        ("a.py", "c = 'vllm serve org/m --port 80'\nif x:\n    c += ' --enable-lora'\nrun(c)"),
+    ],
+)  # fmt: skip
+def test_an_option_that_a_condition_adds_is_open(tmp_path: Path, name: str, text: str) -> None:
+    check(tmp_path, name, text, OPEN | {"port": "80"}, False)
+
+
 ACTION = """
 jobs:
   a:
