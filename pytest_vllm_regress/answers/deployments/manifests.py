@@ -476,6 +476,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             started = list(_of_mapping(node, scope))
             taken = _engine_key(node) if any(server.settings for server in started) else None
             started += _of_programs(node)
+            started += _of_launcher(node, scope) if not started else ()
             waiting += ((part, scope) for part in _set_by_path(node))
             found += len(started)
             yield from started
@@ -577,6 +578,23 @@ def _of_programs(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
             for server in of_python(value):
                 if isinstance(server, ServerCommand):
                     yield replace(server, line=server.line + value.line)
+
+
+def _of_launcher(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
+    """Yield the server of a script elsewhere, if the command that stops it names vLLM: of a proxy that
+    starts servers when they are needed."""
+    command, stop = node.get("cmd"), node.get("cmdStop")
+    if isinstance(command, Word) and "vllm" not in command and "vllm" in str(stop):
+        words = split(command, command.line)
+        if starts_elsewhere(words[:1], is_vllm=True):
+            yield ServerCommand(
+                (),
+                command.line,
+                scope.variables,
+                label=str(words[0]),
+                is_certain=False,
+                complete=False,
+            )
 
 
 def _set_by_path(node: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:

@@ -662,7 +662,7 @@ def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterato
         if "vllm" in name and _START_SCRIPT.fullmatch(name) and _SERVES.search(name):
             options = _to_end(words[index + 1 :])
             has_model = any(re.match(r"--model(?:=|$)", option) for option in options)
-            is_known = has_model and any(map(_OF_SERVER.fullmatch, options))
+            is_known = sum(map(_is_of_server, options)) + has_model > 1
             if is_known or _is_run(words, index):
                 given = (
                     part.split("=", 1) for part in words[:index] if _ASSIGNMENT.fullmatch(part)
@@ -678,6 +678,10 @@ def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterato
                     complete=False,
                 )
             return
+
+
+def _is_of_server(word: Word) -> bool:
+    return _OF_SERVER.fullmatch(word) is not None
 
 
 def _is_run(words: Sequence[Word], index: int) -> bool:

@@ -84,6 +84,48 @@ def test_a_script_that_an_action_runs_is_read(tmp_path: Path) -> None:
     check(tmp_path, "ci.yml", ACTION, LORA, True)
 
 
+LAUNCHED = """
+models:
+  a:
+    cmd: >
+      env PORT=${PORT} MODEL_PATH=/m
+      /app/launch-vllm-auto.sh
+      --served-model-name a
+      --enable-lora
+      --kv-cache-dtype fp8
+      --enable-prefix-caching
+  b: {cmd: "/app/launch-b.sh ${PORT}", cmdStop: docker stop vllm-b}
+  c: {cmd: "/app/launch-c.sh ${PORT}", cmdStop: docker stop llama-c}
+"""
+
+
+def test_options_after_a_launcher_that_is_called_after_vllm(tmp_path: Path) -> None:
+    first, second = read(tmp_path, "config.yaml", LAUNCHED)
+    assert dict(first.options) == {
+        "served_model_name": "a",
+        "enable_lora": True,
+        "kv_cache_dtype": "fp8",
+        "enable_prefix_caching": True,
+    }
+    assert (dict(second.options), first.complete, second.complete) == ({}, False, False)
+
+
+TERRAFORM = """
+locals {
+  more = ["--hf-overrides", jsonencode({ "a" : true, b = [1, "2"] })]
+}
+resource "a" "b" {
+  image = "vllm/vllm-openai:v1"
+  args  = concat(["--model", "org/m"], local.more)
+}
+"""
+
+
+def test_a_json_text_in_a_list_of_terraform(tmp_path: Path) -> None:
+    options = M | {"hf_overrides": '{"a":true,"b":[1,"2"]}'}
+    check(tmp_path, "main.tf", TERRAFORM, options, True)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
