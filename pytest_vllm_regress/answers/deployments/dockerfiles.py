@@ -20,6 +20,7 @@ from .shell import (
     starts_elsewhere,
 )
 from .shell_words import MAX_BLOCKS, expanded, split
+from .workers import is_worker
 
 _INSTRUCTION = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]+((?:[^\\\n]+|\\[ \t\r]*\n|\\.)*)")
 _STRING = re.compile(r'"((?:[^"\\\n]|\\[ \t\r]*\n|\\.)*)"')
@@ -79,7 +80,10 @@ def of_dockerfile(text: str) -> Iterator[ServerCommand]:
         yield from (replace(server, image=str(base)) for server in written)
     elif entrypoint is None:
         # Other images than vLLM's own may start anything.
-        started = list(of_image(base, command, variables)) if command or is_own_image(base) else []
+        is_bare = is_own_image(base) or is_worker(base)
+        started = list(of_image(base, command, variables)) if command or is_bare else []
+        if not started and is_worker(base):  # which runs a program of its own
+            started = list(of_image(base, [], variables))
         if not started and has_vllm and starts_elsewhere(command, is_vllm=True):
             started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
         for server in started:

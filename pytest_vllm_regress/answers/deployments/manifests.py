@@ -722,7 +722,8 @@ def _of_variables(
             or any(starts_elsewhere(_words(node.get(key)), False) for key in _WORDS)
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
-            yield replace(server, settings=settings if "build" not in node else {})
+            given = {**settings, **server.settings}
+            yield replace(server, settings=given if "build" not in node else {})
 
 
 def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:

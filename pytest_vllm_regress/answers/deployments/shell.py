@@ -36,6 +36,7 @@ from .shell_words import (
     without_blocks,
     without_functions,
 )
+from .workers import is_worker, settings_of_worker
 
 MAX_WORDS = 5_000
 """Words of a command, after its arrays and variables are replaced."""
@@ -824,8 +825,15 @@ def of_image(
     # A script that is the entrypoint may add options to the command that it is given.
     is_open = is_open or any(word.endswith(".sh") for word in command[:1])
     is_open = is_open or (not is_own and any(map(_HOLDS_OPTIONS.search, variables)))
+    settings = settings_of_worker(variables) if is_worker(image) else {}
+    is_open = is_open or is_worker(image)
     yield from (
-        replace(server, image=str(image), complete=server.complete and not is_open)
+        replace(
+            server,
+            image=str(image),
+            settings={**settings, **server.settings},
+            complete=server.complete and not is_open,
+        )
         for server in started
     )
 

@@ -898,7 +898,7 @@ FORMS = [
     Form("a.py", CONDITIONAL_LIST, LORA, complete=False),
     Form("a.py", "V = getenv('V', '0.9.1')\npip(f'vllm=={V}')\nrun(['vllm', 'serve', 'org/m', '--enable-lora'])", LORA, release="0.9.1"),
     Form("compose.yaml", BUILT_IMAGE, {}, complete=False),
-    Form("compose.yaml", COMPOSE_ARGUMENTS, {**LORA, "served_model_name": "a b", "disable_custom_all_reduce": UNSET}, complete=False, release="0.9.1"),
+    Form("compose.yaml", COMPOSE_ARGUMENTS, {**LORA, "served_model_name": "a b"}, complete=False, release="0.9.1"),
     Form("service.yaml", KSERVE_ALONE, {"model": None}, complete=False),
     Form("service.yaml", KSERVE_PAIR, {"model": "/mnt/models", "enable_lora": True}),
     Form("llm.yaml", LANGUAGE_MODEL, {"model": "org/m"}, complete=False, release="0.9.1"),

@@ -84,6 +84,34 @@ def test_a_script_that_an_action_runs_is_read(tmp_path: Path) -> None:
     check(tmp_path, "ci.yml", ACTION, LORA, True)
 
 
+WORKER = """
+FROM runpod/worker-v1-vllm:v2.1
+ENV MODEL_NAME=org/m ENABLE_LORA=true \\
+    MAX_MODEL_LEN=8 TENSOR_PARALLEL_SIZE=2 HOST=x BASE_PATH=/x EMPTY=""
+"""
+WORKER_SERVICE = """
+services:
+  a:
+    image: team/runpod-worker-vllm:1
+    environment: {MODEL_NAME: org/m, ENABLE_LORA: "true", MAX_MODEL_LEN: "8", TENSOR_PARALLEL_SIZE: "$TP"}
+"""
+WORKER_RUN = "docker run -e MODEL_NAME=org/m -e ENABLE_LORA=true -e MAX_MODEL_LEN=8 -e TENSOR_PARALLEL_SIZE team/worker-vllm:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Dockerfile", WORKER),
+        ("Dockerfile", f'{WORKER}CMD ["python3", "/src/handler.py"]'),
+        ("compose.yaml", WORKER_SERVICE),
+        ("a.sh", WORKER_RUN),
+    ],
+)
+def test_a_worker_takes_its_options_from_variables(tmp_path: Path, name: str, text: str) -> None:
+    options = LORA | {"max_model_len": "8", "tensor_parallel_size": UNSET}
+    check(tmp_path, name, text, options, False)
+
+
 LAUNCHED = """
 models:
   a:
