@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .findings import ServerCommand, Word
+from .findings import DEFAULT_OF_VARIABLE, ServerCommand, Word
 from .shell_words import ALL_ARGUMENTS, REFERENCE, Known, split, value_of
 
 MAX_COMPARED = 8_000
@@ -36,12 +36,17 @@ Truth = bool | None
 """The result of a test; None if it depends on a variable whose value is not known for sure."""
 
 
-def truth_of(test: Sequence[Word], known: Mapping[str, Value]) -> Truth:
-    """Evaluate the words of a test, given without its brackets."""
+def truth_of(
+    test: Sequence[Word], known: Mapping[str, Value], *, by_default: bool = False
+) -> Truth:
+    """Evaluate the words of a test, given without its brackets. ``by_default``: as if nobody had set a
+    variable of the environment."""
     words = [_settled(word, known) for word in test]
+    if by_default:
+        words = [REFERENCE.sub("", DEFAULT_OF_VARIABLE.sub(r"\1", word)) for word in words]
     match words:
         case ["!", *_]:
-            return inverted(truth_of(test[1:], known))
+            return inverted(truth_of(test[1:], known, by_default=by_default))
         case ["true" | ":"]:
             return True
         case ["false"]:
@@ -118,6 +123,9 @@ def _matches(text: str, pattern: str) -> Truth:
 class Branches:
     """An ``if``, a loop or a ``case``, whose branches are read one after the other.
 
+    ``likely``: the variables after the branch that is taken by default. ``is_likely``: whether that is
+    the branch that is read now.
+
     ``before``: the variables before it. ``ends``: those after each branch, and whether its test
     holds. ``truth``: of the branch that is read now. ``subject``: of a ``case``. ``patterns``: as
     far as they were read, before the body of its branch. ``is_loop``: what it starts is beside, not
@@ -126,8 +134,10 @@ class Branches:
 
     before: Known
     ends: list[tuple[Known, Truth]] = field(default_factory=list)
+    likely: Known | None = None
     servers: list[list[ServerCommand]] = field(default_factory=lambda: [[]])
     truth: Truth = None
+    is_likely: Truth = None
     subject: Word | None = None
     patterns: list[Word] | None = None
     has_else: bool = False
@@ -136,14 +146,14 @@ class Branches:
     def next(self, known: Known) -> Known:
         """Go on to the next branch, after which the variables are ``known``; return those before
         it."""
-        self.ends.append((known, self.truth))
+        self._end(known)
         self.servers.append([])
-        self.truth = None
         return dict(self.before)
 
     def after(self, known: Known) -> Known:
         """Return the variables after the last branch, as far as they are known."""
-        ends = [*self.ends, (known, self.truth)]
+        self._end(known)
+        ends = self.ends
         if not self.has_else:
             ends.append((self.before, True))
         possible: list[Known] = []
@@ -152,7 +162,16 @@ class Branches:
                 possible.append(end)
             if truth:
                 break
-        return _merged(possible)
+        merged = _merged(possible)
+        if self.likely is not None:
+            merged = {name: named(value, self.likely.get(name)) for name, value in merged.items()}
+        return merged
+
+    def _end(self, known: Known) -> None:
+        self.ends.append((known, self.truth))
+        if self.is_likely and self.truth is None and self.likely is None:
+            self.likely = known
+        self.truth = self.is_likely = None
 
 
 def _merged(branches: Sequence[Known]) -> Known:
@@ -176,14 +195,39 @@ def either(before: Value, after: Value) -> Value:
         return common(before, after)
     if isinstance(before, Word) and isinstance(after, Word):
         shorter, longer = sorted((before, after), key=len)
-        is_added = not shorter or longer.startswith(f"{shorter} ")
-        if len(longer) > MAX_COMPARED:
-            return Word(f"{shorter} {MORE}", after.line) if is_added else None
-        if is_added or (len(split(before)) > 1 and len(split(after)) > 1):
+        if not shorter or longer.startswith(f"{shorter} "):
+            return shorter if shorter.endswith(MORE) else Word(f"{shorter} {MORE}", after.line)
+        if max(len(before), len(after)) > MAX_COMPARED:
+            return None
+        if len(split(before)) > 1 and len(split(after)) > 1:
             words = common(split(before, before.line), split(after, after.line))
-            start = [] if shorter else [""]  # in quotes it is a value, not another option
-            return Word(" ".join([*start, *map(_quoted, words)]), after.line)
+            return Word(" ".join(map(_quoted, words)), after.line)
     return None
+
+
+def named(merged: Value, likely: Value) -> Value:
+    """Return what is known of a variable, with the names of the options that it has by default."""
+    if not isinstance(likely, (Word, list)):
+        return merged
+    words = split(likely, likely.line) if isinstance(likely, Word) else likely
+    if isinstance(merged, list):
+        return [*merged, *sometimes(words, merged)]
+    if isinstance(merged, Word) and merged.endswith(MORE):
+        more = sometimes(words, split(merged))
+        return Word(" ".join([merged, *more]), merged.line) if more else merged
+    return merged
+
+
+def sometimes(words: Iterable[Word], always: Sequence[Word] = ()) -> list[Word]:
+    """Return a placeholder for each option among words that is not always there."""
+    given = {word.partition("=")[0] for word in always}
+    options = {
+        word.partition("=")[0]: word.line
+        for word in words
+        if word.startswith("--") and word.partition("=")[0] not in given
+    }
+    found = (Word(f"{_SOMETIMES}{option}}}", line) for option, line in options.items())
+    return [word for word in found if word not in always]
 
 
 def _quoted(word: Word) -> str:
@@ -191,13 +235,12 @@ def _quoted(word: Word) -> str:
 
 
 def common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
-    """Return the options that two lists of words have with the same values, and variables for the
-    other ones, of which only the names are known."""
+    """Return the options that two lists of words have with the same values, and a variable for the
+    other ones."""
     shorter, longer = sorted((list(some), list(others)), key=len)
     if longer[: len(shorter)] == shorter and shorter and longer[len(shorter) :] != [MORE]:
-        added = longer[len(shorter) :]
         shorter = shorter[:-1] if shorter[-1] == MORE else shorter
-        return [*shorter, *sometimes(added, shorter), Word(MORE, longer[0].line)]
+        return [*shorter, Word(MORE, shorter[-1].line if shorter else 1)]  # something was added
     listed, wanted = list(groups_of(some)), set(groups_of(others))
     model = {group[1:]: group for group in (*listed, *wanted) if group[0] == "--model"}
     listed = [model.get(group, group) for group in listed]
@@ -205,25 +248,7 @@ def common(some: Sequence[Word], others: Sequence[Word]) -> list[Word]:
     same = [word for group in listed if group in wanted for word in group]
     line = some[0].line if some else 1
     is_open = set(listed) != wanted and MORE not in same
-    others_of_one = [
-        w
-        for group in (*listed, *groups_of(others))
-        if group not in wanted or group not in listed
-        for w in group
-    ]
-    return [*same, *sometimes(others_of_one, same), *([Word(MORE, line)] if is_open else [])]
-
-
-def sometimes(words: Iterable[Word], always: Sequence[Word] = ()) -> list[Word]:
-    """Return a variable for each option among words that a condition may add."""
-    options = {
-        word
-        if word.startswith(_SOMETIMES)
-        else f"{_SOMETIMES}{word.partition('=')[0]}}}": word.line
-        for word in words
-        if word.startswith(("--", _SOMETIMES))
-    }
-    return [Word(option, line) for option, line in options.items() if option not in always]
+    return [*same, *([Word(MORE, line)] if is_open else [])]
 
 
 def groups_of(words: Sequence[Word]) -> Iterator[tuple[Word, ...]]:

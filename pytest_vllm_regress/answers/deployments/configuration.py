@@ -180,8 +180,7 @@ def _deployment(server: ServerCommand, source: str) -> Deployment:
     place = f"{source} ({server.label})" if server.label else source
     given, complete, notes = _read_arguments(server.words)
     settings, understood = _read_settings(server.settings)
-    sometimes = _read_arguments(server.sometimes)[0]
-    options = {name: UNSET for name in sometimes if name != "model"} | settings | given
+    options = {**settings, **given}
     return Deployment(
         place,
         options,

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 from ...util.documents import parse_json
 from .branches import MORE, sometimes
+from .defaults import by_default
 from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
 from .shell import is_image, names_model, of_image, of_script, servers
 from .shell_words import split
@@ -236,6 +237,8 @@ class _Program:
         self._names: dict[str, ast.expr | None] = {}
         self._assigned: dict[int, _Variable] = {}
         self._more: dict[_Variable, list[tuple[ast.expr, bool]]] = {}
+        self._likely: set[int] = set()  # what is added by default
+        self._is_likely = True  # whether the current statement is executed by default
         self._left_out: set[int] = set()
         self._texts: set[int] = set()
         self._joined: set[int] = set()  # lists whose texts become one
@@ -247,16 +250,20 @@ class _Program:
 
     def _read(self, node: ast.AST, body: int) -> None:
         """Note the values of variables, what is added to lists, and texts that are no commands."""
-        outer = self._scope
+        outer, is_likely = self._scope, self._is_likely
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._scope = id(node)
         for name, value in ast.iter_fields(node):
+            if isinstance(node, ast.If) and name != "test":
+                chosen = by_default(node.test, self._names)
+                self._is_likely = is_likely and bool(chosen) == (name == "body")
+                self._is_likely = self._is_likely and chosen is not None
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     self._note(child, id(value) if isinstance(value, list) else body)
                     inner = id(value) if name in ("body", "orelse", "handlers") else body
                     self._read(child, inner)
-        self._scope = outer
+        self._scope, self._is_likely = outer, is_likely
 
     def _note(self, node: ast.AST, body: int) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -313,6 +320,7 @@ class _Program:
 
     def _add(self, name: str, value: ast.expr, body: int) -> None:
         variable = self._variable(name)
+        self._likely |= {id(value)} if self._is_likely else set()
         self._more.setdefault(variable, []).append((value, body == self._bodies.get(variable)))
 
     def _variable(self, name: str) -> _Variable:
@@ -345,12 +353,13 @@ class _Program:
         variable = self._assigned.get(id(node))
         more = self._more.get(variable, ()) if variable else ()
         texts = [
-            self._text(added)
-            if certain
-            else " ".join(["", *sometimes(split(self._text(added))), MORE])
+            self._text(added) if certain else " ".join(["", *self._sometimes(added), MORE])
             for added, certain in more
         ]
         return "".join(texts) + (f" {MORE}" if self._is_part(node) else "")
+
+    def _sometimes(self, added: ast.expr) -> list[Word]:
+        return sometimes(split(self._text(added))) if id(added) in self._likely else []
 
     def pins(self) -> Iterator[Pin]:
         """Yield the releases in texts such as ``f"vllm=={VERSION}"``, without docstrings."""
@@ -376,7 +385,8 @@ class _Program:
         variable = self._assigned.get(id(node))
         for added, certain in self._more.get(variable, ()) if variable else ():
             more = self._listed(added)
-            words += more if certain else [*sometimes(more), Word(MORE, node.lineno)]
+            likely = sometimes(more) if id(added) in self._likely else ()
+            words += more if certain else [*likely, Word(MORE, node.lineno)]
         if self._is_part(node) or (variable and self._is_passed(variable)):
             words.append(Word(MORE, node.lineno))
         return words

@@ -21,6 +21,7 @@ from .branches import (
     groups_of,
     inverted,
     is_in,
+    named,
     truth_of,
 )
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Word, literal
@@ -184,6 +185,8 @@ class _Script:
         self._count = 0
         self._sign = "\n"
         self._status: Truth = True
+        self._likely: Truth = True  # the status if nobody has set a variable
+        self._is_likely_now = False
         self._in_brackets = False
 
     def read(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
@@ -237,6 +240,7 @@ class _Script:
             elif keyword in ("then", "do") and self._branches and (last := self._branches[-1]):
                 is_told = keyword == "then" or self._status  # a loop may go on
                 last.truth = self._status if is_told and not last.truth else last.truth
+                last.is_likely = self._likely if keyword == "then" else None
                 if not last.ends:
                     last.before = dict(self.known)  # the test may have assigned
             if keyword in ("for", "case", "select"):
@@ -383,18 +387,24 @@ class _Script:
         is_test = goes_on or command[0] == "[[" or (command[0] == "[" and closes)
         self._in_brackets = is_test and not closes
         truth, known = None, ChainMap(self._doubtful, self.known)
+        likely: Truth = None
         if is_test or command[0] == "test":
-            truth = truth_of(command[0 if goes_on else 1 : -1 if closes else None], known)
+            words_of_test = command[0 if goes_on else 1 : -1 if closes else None]
+            truth = truth_of(words_of_test, known)
+            likely = truth_of(words_of_test, self.known, by_default=True)
         elif len(command) == 1 and words and words[0] in ("true", "false", ":"):
             truth = truth_of(command, known)
         elif all(map(_ASSIGNMENT.fullmatch, words)) and not any("$(" in word for word in words):
             truth = True
-        truth = inverted(truth) if is_negated else truth
+        likely = truth if likely is None else likely
+        if is_negated:
+            truth, likely = inverted(truth), inverted(likely)
         if self._sign == "&&":
-            truth = both_hold(self._status, truth)
+            truth, likely = both_hold(self._status, truth), both_hold(self._likely, likely)
         elif self._sign == "||":
-            truth = either_holds(self._status, truth)
-        self._status = truth
+            truth, likely = either_holds(self._status, truth), either_holds(self._likely, likely)
+        self._is_likely_now = self._is_likely()
+        self._status, self._likely = truth, likely
         return is_test
 
     @property
@@ -405,6 +415,12 @@ class _Script:
         if self._sign in ("&&", "||"):
             return self._status if self._sign == "&&" else inverted(self._status)
         return True
+
+    def _is_likely(self) -> bool:
+        """Return whether a command after ``&&`` or ``||`` is executed by default."""
+        if self._sign == "||":  # has_option --x || ARGS+=(--x)
+            return not self._likely
+        return self._sign == "&&" and self._likely is True
 
     # Variables
 
@@ -465,7 +481,8 @@ class _Script:
         if condition:
             self._doubtful.pop(name, None)
         if condition is not False:
-            self.known[name] = value if condition else either(before, value)
+            merged = value if condition else either(before, value)
+            self.known[name] = named(merged, value) if self._is_likely_now else merged
 
     def kept(self) -> list[ServerCommand]:
         """Return the servers of the last command that is stored in a variable, since it may be run
@@ -496,6 +513,7 @@ class _Script:
             self._keep(name, values)
         if not isinstance(self.known.get(name), list) and "+" in word:
             self.known[name] = start
+        self._is_likely_now = self._is_likely()
         self._set(name, [*start, *values][:MAX_WORDS], self._condition)
 
 

@@ -27,8 +27,8 @@ def settings_of_worker(variables: Mapping[str, str]) -> dict[str, Any]:
         option = _RENAMED.get(name) or _option(name)
         if option == "tensor_parallel_size":
             settings[option] = UNSET  # the number of GPUs, if there are several
-        elif option and value:
-            settings[option] = _SWITCHES.get(value.lower(), literal(value))
+        elif option and value and value != UNSET and literal(value) != UNSET:
+            settings[option] = _SWITCHES.get(value.lower(), value)
     return settings
 
 

@@ -898,7 +898,7 @@ FORMS = [
     Form("a.py", CONDITIONAL_LIST, LORA, complete=False),
     Form("a.py", "V = getenv('V', '0.9.1')\npip(f'vllm=={V}')\nrun(['vllm', 'serve', 'org/m', '--enable-lora'])", LORA, release="0.9.1"),
     Form("compose.yaml", BUILT_IMAGE, {}, complete=False),
-    Form("compose.yaml", COMPOSE_ARGUMENTS, {**LORA, "served_model_name": "a b"}, complete=False, release="0.9.1"),
+    Form("compose.yaml", COMPOSE_ARGUMENTS, {**LORA, "served_model_name": "a b", "disable_custom_all_reduce": None}, complete=False, release="0.9.1"),
     Form("service.yaml", KSERVE_ALONE, {"model": None}, complete=False),
     Form("service.yaml", KSERVE_PAIR, {"model": "/mnt/models", "enable_lora": True}),
     Form("llm.yaml", LANGUAGE_MODEL, {"model": "org/m"}, complete=False, release="0.9.1"),
@@ -907,7 +907,7 @@ FORMS = [
     Form("app.yaml", ARGO, {"model": "org/m", "max_model_len": "8"}, complete=False),
     Form("vllm.service", UNIT_OF_A_SCRIPT, {}, complete=False),
     Form("vllm.service", "[Service]\nExecStart=/usr/bin/python3 /opt/launch_vllm_server.py --config a", {}, complete=False),
-    Form("a.sh", BRANCHES, {"model": "org/m", "max_model_len": "8", "enforce_eager": UNSET}, complete=False),
+    Form("a.sh", BRANCHES, {"model": "org/m", "max_model_len": "8", "enforce_eager": None}, complete=False),
     Form("a.sh", KNOWN_BRANCH, LORA),
     Form("a.sh", "$BIN serve org/m --enable-lora --max-model-len 8", {**LORA, "max_model_len": "8"}),
     Form("a.sh", "vllm serve --port 80 org/m --enable-lora", LORA),
@@ -1026,8 +1026,7 @@ def test_branches_with_different_models_are_two_servers(tmp_path: Path) -> None:
         "else\n  vllm serve org/a --port 1 --dtype auto\nfi\n"
     )
     (place,) = read_deployments(str(tmp_path / "a.sh"))
-    options = {"model": "org/a", "port": "1", "dtype": UNSET}
-    assert (place.options, place.complete) == (options, False)
+    assert (place.options, place.complete) == ({"model": "org/a", "port": "1"}, False)
 
 
 def test_two_versions_in_a_file_are_none(tmp_path: Path) -> None:

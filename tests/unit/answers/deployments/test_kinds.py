@@ -53,19 +53,34 @@ def test_a_command_whose_output_is_assigned_starts_a_server(tmp_path: Path, text
     check(tmp_path, "a.sh", text, LORA, True)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.sh", 'A=(--port 80)\nhas --enable-lora || A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
-        ("a.sh", 'A="--port 80"\nif x; then A="$A --enable-lora"; fi\nvllm serve org/m $A'),
-        ("a.sh", "A=\nif x; then A=--enable-lora; fi\nvllm serve org/m $A --port 80"),
-        ("a.sh", "if x; then\nvllm serve org/m --port 80\nelse\nvllm serve org/m --port 80 --enable-lora\nfi"),
-        ("a.py", "c = ['vllm', 'serve', 'org/m', '--port', '80']\nif x:\n    c += ['--enable-lora']\nrun(c)"),
-        ("a.py", "c = 'vllm serve org/m --port 80'\nif x:\n    c += ' --enable-lora'\nrun(c)"),
-    ],
-)  # fmt: skip
-def test_an_option_that_a_condition_adds_is_open(tmp_path: Path, name: str, text: str) -> None:
-    check(tmp_path, name, text, OPEN | {"port": "80"}, False)
+PYTHON = "c = ['vllm', 'serve', 'org/m', '--port', '80']\n"
+TEXT = "c = 'vllm serve org/m --port 80'\n"
+METHOD = PYTHON.replace("c =", "        c =")
+BY_DEFAULT = {
+    "not given": ("a.sh", 'A=(--port 80)\nhas --enable-lora || A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
+    "on": ("a.sh", 'A="--port 80"\nif [ "${X:-true}" = true ]; then A="$A --enable-lora"; fi\nvllm serve org/m $A'),
+    "on, assigned": ("a.sh", 'X=${X:-1}\nA=(--port 80)\n[[ "$X" == 1 ]] && A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
+    "not off": ("a.sh", 'A=\nif [ -z "$NO_LORA" ]; then A=--enable-lora; fi\nvllm serve org/m $A --port 80'),
+    "in Python": ("a.py", "X = os.getenv('X', 'True').lower() == 'true'\n" + PYTHON + "if X:\n    c += ['--enable-lora']\nrun(c)"),
+    "a text": ("a.py", "X = bool(int(os.environ.get('X', '1')))\n" + TEXT + "if X:\n    c += ' --enable-lora'\nrun(c)"),
+    "a field": ("a.py", "@dataclass\nclass C:\n    lora: bool = True\n    def f(self):\n" + METHOD + "        if self.lora:\n            c.append('--enable-lora')\n        run(c)"),
+}  # fmt: skip
+ON_DEMAND = {
+    "given": ("a.sh", 'A=(--port 80)\nis_set x && A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
+    "off": ("a.sh", 'A="--port 80"\nif [ "${X:-false}" = true ]; then A="$A --enable-lora"; fi\nvllm serve org/m $A'),
+    "not set": ("a.sh", 'A=(--port 80)\nif [[ -n "$X" ]]; then A+=(--enable-lora); fi\nvllm serve org/m "${A[@]}"'),
+    "in Python": ("a.py", PYTHON + "if os.getenv('X'):\n    c += ['--enable-lora']\nrun(c)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_DEFAULT)
+def test_an_option_that_a_condition_adds_by_default_is_open(tmp_path: Path, name: str) -> None:
+    check(tmp_path, *BY_DEFAULT[name], OPEN | {"port": "80"}, False)
+
+
+@pytest.mark.parametrize("name", ON_DEMAND)
+def test_an_option_that_only_somebody_else_turns_on_is_not_named(tmp_path: Path, name: str) -> None:
+    check(tmp_path, *ON_DEMAND[name], M | {"port": "80"}, False)
 
 
 ACTION = """

@@ -153,7 +153,7 @@ def test_texts_with_blanks_stay_whole_in_two_branches(tmp_path: Path) -> None:
     first = "X=\"--port 1 --chat-template 'a b' --seed 1\"\n"
     second = "X=\"--port 1 --chat-template 'a b' --enable-lora\"\n"
     (place,) = read(tmp_path, f"if x; then\n{first}else\n{second}fi\neval vllm serve org/a $X\n")
-    assert known(place) == A | {"chat_template": "a b"}
+    assert dict(place.options) == A | {"chat_template": "a b"}
 
 
 BATCH = {
