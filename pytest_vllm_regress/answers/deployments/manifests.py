@@ -43,7 +43,7 @@ _BLOCK_KEY = re.compile(
 )
 _COMPOSE = re.compile(r"(?m)^services:")
 """A compose file, in which a dollar sign for the shell is written twice."""
-_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|%\{[^{}]*\}")
+_TEMPLATE = re.compile(r"\{#(?:[^#]|#(?!\}))*#\}|\{\{[^{}]*\}\}|\{%[^{}]*%\}|%\{[^{}]*\}")
 _NO_LINE = "\0"
 _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
 _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
@@ -309,7 +309,8 @@ def _repaired(text: str) -> list[Any]:
 
 def _for_template(match: re.Match[str]) -> str:
     name = _NAME_IN_TEMPLATE.fullmatch(match[0])
-    return f"${name[1] if name else 'TEMPLATE'}" + "\n" * match[0].count("\n")
+    lines = "\n" * match[0].count("\n")
+    return lines if match[0].startswith("{#") else f"${name[1] if name else 'TEMPLATE'}{lines}"
 
 
 def _blocks(text: str) -> list[Any]:
