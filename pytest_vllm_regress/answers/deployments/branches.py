@@ -222,12 +222,13 @@ def sometimes(words: Iterable[Word], always: Sequence[Word] = ()) -> list[Word]:
     """Return a placeholder for each option among words that is not always there."""
     given = {word.partition("=")[0] for word in always}
     options = {
-        word.partition("=")[0]: word.line
+        word
+        if word.startswith(_SOMETIMES)
+        else f"{_SOMETIMES}{word.partition('=')[0]}}}": word.line
         for word in words
-        if word.startswith("--") and word.partition("=")[0] not in given
+        if word.startswith(("--", _SOMETIMES)) and word.partition("=")[0] not in given
     }
-    found = (Word(f"{_SOMETIMES}{option}}}", line) for option, line in options.items())
-    return [word for word in found if word not in always]
+    return [Word(option, line) for option, line in options.items() if option not in given]
 
 
 def _quoted(word: Word) -> str:

@@ -41,6 +41,19 @@ _Variable = tuple[str, int]
 """A name, and the function in which it is assigned."""
 
 
+def texts_of_notebook(text: str) -> Iterator[str]:
+    """Yield the cells of a notebook that are no code."""
+    try:
+        document = parse_json(text)
+    except ValueError:
+        return
+    cells = document.get("cells") if isinstance(document, dict) else None
+    for cell in cells if isinstance(cells, list) else []:
+        source = cell.get("source") if isinstance(cell, dict) else None
+        if source and cell.get("cell_type") == "markdown":
+            yield "".join(map(str, source)) if isinstance(source, list) else str(source)
+
+
 def of_notebook(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers that the cells start: commands behind ``!``, and cells of a shell."""
     try:

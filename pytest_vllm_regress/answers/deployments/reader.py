@@ -30,7 +30,7 @@ from .findings import (
 from .hcl import parse_hcl
 from .here_documents import of_shell
 from .manifests import of_document, of_yaml
-from .programs import of_notebook, of_python
+from .programs import of_notebook, of_python, texts_of_notebook
 from .shell import (
     is_image,
     of_script,
@@ -83,6 +83,8 @@ _PROSE = (".md", ".mdx", ".markdown")
 _FENCE = re.compile(
     r"(?m)^(?P<indent>[ \t]*)(?P<fence>```+|~~~+)[ \t]*(?P<language>\w*)[^\n]*\n(?P<body>(?:(?![ \t]*(?P=fence)).*\n)*)[^\n]*"
 )
+_WRAPPED = re.compile(r"([^\\\s])[ \t]*\n(?=[ \t]*--?[A-Za-z])")
+"""A line of a command in a text that goes on on the next one without a backslash."""
 _NAMES_OF_LANGUAGES = {
     "python": "x.py",
     "py": "x.py",
@@ -195,7 +197,10 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
     if is_yaml or (starts and inner.endswith(".json")):
         yield from of_yaml(text)
     elif inner.endswith(".ipynb") and text.lstrip().startswith("{"):  # not one of its cells
-        yield from of_notebook(text) if starts else ()
+        found = list(of_notebook(text)) if starts else []
+        yield from found
+        for cell in texts_of_notebook(text) if starts and not found else ():
+            yield from _of_examples(cell)
     elif inner.endswith(_HCL):
         yield from of_document(parse_hcl(text)) if starts else ()
     elif inner.endswith(".py"):
@@ -212,13 +217,19 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
             yield from of_shell(text)
 
 
+def _of_examples(text: str) -> Iterator[ServerCommand]:
+    """Yield the servers in the fenced blocks of a document."""
+    for match in islice(_FENCE.finditer(f"{text}\n"), MAX_BLOCKS):
+        body = "\n" * text.count("\n", 0, match.start("body")) + match["body"]
+        name = _NAMES_OF_LANGUAGES.get(match["language"].lower(), "x.sh")
+        if name == "x.sh":
+            body = _WRAPPED.sub(r"\1 \\\n", body)
+        yield from (item for item in _servers_in(body, name) if isinstance(item, ServerCommand))
+
+
 def _of_prose(text: str) -> Iterator[ServerCommand]:
     """Yield the servers in the examples of a document: in its fenced blocks, or else in its indented
     ones."""
-    found = []
-    for match in islice(_FENCE.finditer(text), MAX_BLOCKS):
-        body = "\n" * text.count("\n", 0, match.start("body")) + match["body"]
-        name = _NAMES_OF_LANGUAGES.get(match["language"].lower(), "x.sh")
-        found += [item for item in _servers_in(body, name) if isinstance(item, ServerCommand)]
+    found = list(_of_examples(text))
     indented = (line if line.startswith(("    ", "\t")) else "" for line in text.split("\n"))
     yield from found or of_script("\n".join(indented))

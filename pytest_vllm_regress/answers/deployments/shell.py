@@ -492,9 +492,11 @@ class _Script:
         return [replace(server, complete=False) for server in started[-1:]]
 
     def _kept_in(self, name: str) -> list[ServerCommand]:
+        return self._starts(self._words_of(name)) or self._kept[name]
+
+    def _words_of(self, name: str) -> list[Word]:
         value = self.known.get(name)
-        words = split(value, value.line) if isinstance(value, Word) else value or []
-        return self._starts(words) or self._kept[name]
+        return split(value, value.line) if isinstance(value, Word) else value or []
 
     def _keep(self, name: str, words: Sequence[Word]) -> None:
         if started := self._starts(words):
@@ -515,6 +517,8 @@ class _Script:
             self.known[name] = start
         self._is_likely_now = self._is_likely()
         self._set(name, [*start, *values][:MAX_WORDS], self._condition)
+        if name in self._kept and "+" in word:
+            self._keep(name, self._words_of(name))
 
 
 def _is_list(value: Value) -> bool:

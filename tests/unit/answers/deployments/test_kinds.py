@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,37 @@ def test_a_command_whose_output_is_assigned_starts_a_server(tmp_path: Path, text
 
 PYTHON = "c = ['vllm', 'serve', 'org/m', '--port', '80']\n"
 TEXT = "c = 'vllm serve org/m --port 80'\n"
-METHOD = PYTHON.replace("c =", "        c =")
+FIELD = """
+@dataclass
+class C:
+    lora: bool = True
+
+    def run(self):
+        c = ['vllm', 'serve', 'org/m', '--port', '80']
+        if self.lora:
+            c.append('--enable-lora')
+"""
+BRANCH = """
+: "${ENGINE:=vllm}"
+readonly NAME="$ENGINE"
+has() { printf '%s' "$EXTRA" | grep -qE -- "$1"; }
+if [ "$NAME" = "vllm" ]; then
+  A=(/venv/bin/vllm serve org/m --port 80)
+  has --enable-lora || A+=(--enable-lora)
+else
+  A=(python -m sglang.launch_server --model org/m --tp-size 2)
+fi
+nohup bash -c '"$@" 2>&1' _ "${A[@]}" &
+"""
 BY_DEFAULT = {
     "not given": ("a.sh", 'A=(--port 80)\nhas --enable-lora || A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
+    "in a branch": ("a.sh", BRANCH),
     "on": ("a.sh", 'A="--port 80"\nif [ "${X:-true}" = true ]; then A="$A --enable-lora"; fi\nvllm serve org/m $A'),
     "on, assigned": ("a.sh", 'X=${X:-1}\nA=(--port 80)\n[[ "$X" == 1 ]] && A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
     "not off": ("a.sh", 'A=\nif [ -z "$NO_LORA" ]; then A=--enable-lora; fi\nvllm serve org/m $A --port 80'),
     "in Python": ("a.py", "X = os.getenv('X', 'True').lower() == 'true'\n" + PYTHON + "if X:\n    c += ['--enable-lora']\nrun(c)"),
     "a text": ("a.py", "X = bool(int(os.environ.get('X', '1')))\n" + TEXT + "if X:\n    c += ' --enable-lora'\nrun(c)"),
-    "a field": ("a.py", "@dataclass\nclass C:\n    lora: bool = True\n    def f(self):\n" + METHOD + "        if self.lora:\n            c.append('--enable-lora')\n        run(c)"),
+    "a field": ("a.py", FIELD),
 }  # fmt: skip
 ON_DEMAND = {
     "given": ("a.sh", 'A=(--port 80)\nis_set x && A+=(--enable-lora)\nvllm serve org/m "${A[@]}"'),
@@ -97,6 +120,73 @@ jobs:
 
 def test_a_script_that_an_action_runs_is_read(tmp_path: Path) -> None:
     check(tmp_path, "ci.yml", ACTION, LORA, True)
+
+
+JINJA = """
+{# One service
+   for each model #}
+{% set tls = (cert | default('') | length > 0) and
+             (key | default('') | length > 0) %}
+services:
+{% for model in models %}
+  vllm-{{ model.name }}:
+    image: "{{ vllm_image }}"
+    command:
+      - "--model"
+      - "org/m"
+{% if tls %}
+      - "--enable-lora"
+{% endif %}
+{# more #}
+{% for more in model.more | default([]) %}
+      - {{ more | to_json }}
+{% endfor %}
+{% endfor %}
+"""
+JINJA_UNITS = """
+{% for model in models %}
+[program:vllm-{{ model.name }}]
+command=vllm serve org/m {% if model.lora %}--enable-lora{% endif %} --port {{ model.port }}
+{% endfor %}
+"""
+JINJA_SCRIPT = """
+{# docker run vllm/vllm-openai:v1 #}
+{% for model in models %}
+docker run vllm/vllm-openai:v1 --model org/m --port {{ model.port }} {{ extra }}
+{% endfor %}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "option"),
+    [
+        ("compose.yml.j2", JINJA, {"enable_lora": True}),
+        ("vllm.conf.j2", JINJA_UNITS, {"port": UNSET}),
+        ("start.sh.j2", JINJA_SCRIPT, {"port": UNSET}),
+    ],
+)
+def test_the_body_of_a_loop_in_a_template_is_one_server(
+    tmp_path: Path, name: str, text: str, option: dict[str, Any]
+) -> None:
+    check(tmp_path, name, text, M | option, False)
+
+
+NOTEBOOK = json.dumps(
+    {
+        "cells": [
+            {"cell_type": "markdown", "source": ["Start it with `vllm serve`:\n", "``` sh\n",
+                "docker run --gpus all\n", "  -v a:b vllm/vllm-openai:v1 --model org/m\n", "--enable-lora\n", "```"]},
+            {"cell_type": "code", "source": "client = OpenAI()"},
+        ]
+    }
+)  # fmt: skip
+
+
+def test_the_command_of_a_notebook_may_be_in_its_text(tmp_path: Path) -> None:
+    check(tmp_path, "a.ipynb", NOTEBOOK, LORA, True)
+    code = NOTEBOOK.replace("client = OpenAI()", "!vllm serve org/a")
+    (place,) = read(tmp_path, "a.ipynb", code)
+    assert dict(place.options) == {"model": "org/a"}
 
 
 WORKER = """
