@@ -30,7 +30,7 @@ _HELD = re.compile(
 )
 """A here-document that becomes the value of a variable."""
 _PRINTED_BY = re.compile(
-    rf"(?m)^(?P<assigned>[ \t]*(?:\w+[ \t]+)?\w+\+?=\"?\$\()[^()\n]*{HERE_DOCUMENT.pattern}[ \t]*(?P=end)[ \t]*\n[ \t]*\)\"?"
+    rf"(?m)^(?P<assigned>[ \t]*(?:\w+[ \t]+)?\w+\+?=)\"?\$\([^()\n]*{HERE_DOCUMENT.pattern}[ \t]*(?P=end)[ \t]*\n[ \t]*\)\"?"
 )
 """What another command prints that reads a here-document."""
 _ADDED = re.compile(r"(?m)^[ \t]*(?:\$\{?\w+(?::?[-+][^\n{}]*)?\}?|\$\([^\n]*\))+[ \t]*$")
@@ -52,7 +52,9 @@ def of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     or runs. What it changes afterwards may have more options."""
     if "<<" in text:
         text = _HELD.sub(_as_assignment, text)
-        text = _PRINTED_BY.sub(lambda m: m["assigned"] + "command)" + "\n" * m[0].count("\n"), text)
+        text = _PRINTED_BY.sub(
+            lambda m: m["assigned"] + "$(command)" + "\n" * m[0].count("\n"), text
+        )
     documents = _Documents(text)
     for found in documents.servers():
         if isinstance(found, ServerCommand) and documents.is_changed(found.line):

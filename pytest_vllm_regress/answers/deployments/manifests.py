@@ -64,6 +64,7 @@ _PATCHES = re.compile(r"(?i)patch|overlay|override")
 _WRITTEN = re.compile(
     r"(?i)vllm[^/]*\.(?:service|container)(?:\.j2)?$|(?=.*vllm).*(?:compose|deployment)[^/]*\.ya?ml(?:\.j2)?$"
 )
+_RUN_BY_ACTION = re.compile(r"(?i)(?:.*[_-])?(?:script|run|commands?|cmd|shell|exec)")
 _REQUIREMENT = re.compile(r"vllm\b(?![-/])")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
@@ -482,8 +483,8 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             found += len(started)
             yield from started
             given = node.get("with") if _is_of_action(node, "with") else None
-            for text in given.values() if isinstance(given, dict) else ():
-                if isinstance(text, Word) and re.search(r"vllm.*\s|\s.*vllm", text):
+            for name, text in given.items() if isinstance(given, dict) else ():
+                if isinstance(text, Word) and "vllm" in text and _RUN_BY_ACTION.fullmatch(name):
                     yield from of_script(text, text.line, scope.variables)
             waiting += reversed(
                 [

@@ -262,6 +262,7 @@ def test_a_json_text_in_a_list_of_terraform(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("ci.yml", ACTION.replace("script:", "prompt:")),
         ("a.sh", 'P=$(pgrep -f "vllm serve org/m")'),
         ("a.sh", "V=$(docker run --rm vllm/vllm-openai:v1 --version)"),
         ("a.sh", 'A=$(ps aux | grep "vllm serve org/m")'),
