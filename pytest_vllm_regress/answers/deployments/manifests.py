@@ -66,6 +66,8 @@ _WRITTEN = re.compile(
 )
 _RUN_BY_ACTION = re.compile(r"(?i)(?:.*[_-])?(?:script|run|commands?|cmd|shell|exec)")
 _REQUIREMENT = re.compile(r"vllm\b(?![-/])")
+_SERVES = frozenset(("ports", "expose", "deploy", "resources"))
+"""Keys of a container that others call, or that has a GPU."""
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
@@ -709,6 +711,8 @@ def _of_variables(
     settings = model_of_variables(scope.variables)
     is_called = _is_called_vllm({**node, "name": node.get("name", scope.service)}, image)
     is_bare = not any(node.get(key) for key in _WORDS)
+    serves = not _SERVES.isdisjoint(node)
+    is_called = is_called or (serves and is_called_vllm(str(node.get("name", scope.service))))
     if "build" in node and not _is_of_server(node):
         if _is_built_server(node):
             yield from (replace(server, complete=False) for server in started)

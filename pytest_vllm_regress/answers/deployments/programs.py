@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -568,4 +569,14 @@ class _Program:
             default = self._text(node.args[1], depth + 1) if len(node.args) > 1 else ""
             name = str(node.args[0].value)
             return f"${{{name}:-{default}}}" if default else f"${name}"
+        if name == "join" and (words := self._joined_words(node)):
+            return " ".join(shlex.quote(w) if re.search(r"\s", w) else w for w in words)
         return "" if name in ("join", "run", "Popen") else "$VALUE"
+
+    def _joined_words(self, node: ast.Call) -> list[Word]:
+        """Return the words of a list of the program that ``" ".join(NAME)`` makes one text of."""
+        match node:
+            case ast.Call(ast.Attribute(ast.Constant(" ")), [ast.Name(name)]):
+                listed = self._names.get(name)
+                return self._words(listed) if isinstance(listed, ast.List) else []
+        return []

@@ -171,6 +171,40 @@ def test_the_body_of_a_loop_in_a_template_is_one_server(
     check(tmp_path, name, text, M | option, False)
 
 
+NAMED = """
+containers:
+- name: vllm
+  image: 192.0.2.1:5000/team-vllm:latest
+  ports: [{containerPort: 80}]
+"""
+JOINED = """
+args = ["--model", "org/m"]
+args += ["--enable-lora"]
+cmd = f"python -m vllm.entrypoints.openai.api_server {' '.join(args)}"
+"""
+NIX_SUM = """
+  flags = [ "serve" "org/m" ]
+    ++ lib.optionals (svc.name != null) [ "--served-model-name" svc.name ]
+    ++ [ "--enable-lora" ]
+    ++ svc.extraFlags ++ clusterFlags;
+  start = "vllm ${lib.concatStringsSep " " flags}";
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "complete"),
+    [
+        ("pod.yaml", NAMED, {}, False),
+        ("a.py", JOINED, LORA, True),
+        ("a.nix", NIX_SUM, LORA, False),
+    ],
+)
+def test_more_kinds(
+    tmp_path: Path, name: str, text: str, options: dict[str, Any], complete: bool
+) -> None:
+    check(tmp_path, name, text, options, complete)
+
+
 NOTEBOOK = json.dumps(
     {
         "cells": [
