@@ -13,6 +13,8 @@ from .shell_words import ALL_ARGUMENTS, REFERENCE, Known, split, value_of
 
 MAX_COMPARED = 8_000
 """Most characters of a value that is compared between two branches."""
+MAX_NAMED = 1_000
+"""Most words, or characters, of a value to which the options of a likely branch are added."""
 MAX_TEST = 500
 """Most characters of a word in a test."""
 MAX_PATTERNS = 100
@@ -207,7 +209,7 @@ def either(before: Value, after: Value) -> Value:
 
 def named(merged: Value, likely: Value) -> Value:
     """Return what is known of a variable, with the names of the options that it has by default."""
-    if not isinstance(likely, (Word, list)):
+    if not isinstance(likely, (Word, list)) or len(merged or "") > MAX_NAMED:
         return merged
     words = split(likely, likely.line) if isinstance(likely, Word) else likely
     if isinstance(merged, list):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-MAX_DEPTH = 20
+MAX_PARTS = 200
+"""Most parts of an expression, with those of its variables, that are looked at."""
 _METHODS = ("lower", "upper", "strip")
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "str": str,
@@ -30,18 +31,18 @@ def by_default(node: ast.expr | None, names: Names) -> Any:
     """Return the value of an expression; None if it is not known. ``names``: variables, and fields of
     classes, that have one value."""
     try:
-        return _value(node, names, 0)
+        return _value(node, names, iter(range(MAX_PARTS)))
     except (LookupError, TypeError, ValueError):
         return None
 
 
-def _value(node: ast.expr | None, names: Names, depth: int) -> Any:
+def _value(node: ast.expr | None, names: Names, budget: Iterator[int]) -> Any:
     """Raises ``LookupError`` if the value is not known."""
-    if depth > MAX_DEPTH:
+    if next(budget, None) is None:
         raise LookupError
 
     def inner(part: ast.expr | None) -> Any:
-        return _value(part, names, depth + 1)
+        return _value(part, names, budget)
 
     match node:
         case ast.Constant(value):

@@ -26,22 +26,23 @@ _MANIFEST = re.compile(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):"
 _HELD = re.compile(
     rf"(?m)^(?P<indent>[ \t]*(?:(?:local|export|readonly|declare)[ \t]+)?)"
     rf"(?:(?P<name>\w+)=\"?\$\([ \t]*cat[ \t]*|(?:IFS=\S*[ \t]+)?read[ \t]+(?:-\S+[ \t]+(?:''[ \t]+)?)*(?P<read>\w+)[ \t]*)"
-    rf"{HERE_DOCUMENT.pattern}[ \t]*(?P=end)[ \t]*(?:\n[ \t]*\)\"?)?"
+    rf"{HERE_DOCUMENT.pattern}(?:[ \t]*(?P=end)[ \t]*(?:\n[ \t]*\)\"?)?)?"
 )
 """A here-document that becomes the value of a variable."""
 _PRINTED_BY = re.compile(
-    rf"(?m)^(?P<assigned>[ \t]*(?:\w+[ \t]+)?\w+\+?=)\"?\$\([^()\n]*{HERE_DOCUMENT.pattern}[ \t]*(?P=end)[ \t]*\n[ \t]*\)\"?"
+    rf"(?m)^(?P<assigned>[ \t]*(?:\w+[ \t]+)?\w+\+?=)\"?\$\([^()\n]*{HERE_DOCUMENT.pattern}(?:[ \t]*(?P=end)[ \t]*(?:\n[ \t]*\)\"?)?)?"
 )
 """What another command prints that reads a here-document."""
 _ADDED = re.compile(r"(?m)^[ \t]*(?:\$\{?\w+(?::?[-+][^\n{}]*)?\}?|\$\([^\n]*\))+[ \t]*$")
 """A line of a manifest that a variable or the output of a command makes."""
 _CHANGES_OBJECT = re.compile(
-    r"(?m)^[^\n#]*(?:\b(?:kubectl|oc)\b[^\n|;]*[ \t](?:patch|set|edit|replace|apply[ \t]+-k)\b|\bkustomize\b|\benvsubst\b"
-    r"|\bhelm\b[^\n]*[ \t]--(?:set|values|post-renderer)|\bcompose\b[^\n]*[ \t]-f\b[^\n]*[ \t]-f\b)"
+    r"(?m)^[^\n#]*(?:\b(?:kubectl|oc)\b[^\n|;]{0,300}[ \t](?:patch|set|edit|replace|apply[ \t]+-k)\b|\bkustomize\b|\benvsubst\b"
+    r"|\bhelm\b[^\n]{0,300}[ \t]--(?:set|values|post-renderer)|\bcompose\b[^\n]{0,100}[ \t]-f\b[^\n]{0,100}[ \t]-f\b)"
 )
 """A command that may change what a manifest describes."""
 _CHANGES_FILE = re.compile(
-    r"(?m)^[^\n#]*(?:\b(?:(?:sed|perl)\b[^\n;&|]*[ \t]-\w*i|yq)\b[^\n;&|]*[ \t\"'/]|(?:>>|\btee[ \t]+(?:-a|--append)\b)[^\n;&|]*?[ \t\"'/])"
+    r"(?m)^[^\n#]*(?:\b(?:(?:sed|perl)\b[^\n;&|]{0,300}[ \t]-\w*i|yq)\b[^\n;&|]{0,300}[ \t\"'/]"
+    r"|(?:>>|\btee[ \t]+(?:-a|--append)\b)[^\n;&|]{0,300}?[ \t\"'/])"
     r"(?P<file>[^\s;|&\"'<>/]+)[\"']?[ \t]*(?:$|[;&|<])"
 )
 _WRITTEN = re.compile(r"(?:>[ \t]*|\btee[ \t]+)[\"']?([^\s;|&\"'<>]+)")

@@ -26,7 +26,7 @@ from .shell import (
     servers,
     starts_elsewhere,
 )
-from .shell_words import expanded, split, without_blocks
+from .shell_words import expanded, split, without_blocks, without_comments
 from .units import OF_OTHER_UNITS, is_unit, of_unit
 from .unread import names
 
@@ -43,7 +43,7 @@ _BLOCK_KEY = re.compile(
 )
 _COMPOSE = re.compile(r"(?m)^services:")
 """A compose file, in which a dollar sign for the shell is written twice."""
-_TEMPLATE = re.compile(r"\{#(?:[^#]|#(?!\}))*#\}|\{\{[^{}]*\}\}|\{%[^{}]*%\}|%\{[^{}]*\}")
+_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|%\{[^{}]*\}")
 _NO_LINE = "\0"
 _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
 _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
@@ -288,6 +288,7 @@ def _reason(error: ValueError) -> str:
 def _repaired(text: str) -> list[Any]:
     """Return what can be read of a text that is no YAML: without its templates, and without the
     lines that cannot be parsed."""
+    text = without_comments(text)
     text = _ONLY_TEMPLATES.sub(lambda m: _NO_LINE + f"\n{_NO_LINE}" * m[0].count("\n"), text)
     lines = _TEMPLATE.sub(_for_template, text).splitlines()
     # A line of templates only is none; an empty one would break a folded text.
@@ -312,8 +313,7 @@ def _repaired(text: str) -> list[Any]:
 
 def _for_template(match: re.Match[str]) -> str:
     name = _NAME_IN_TEMPLATE.fullmatch(match[0])
-    lines = "\n" * match[0].count("\n")
-    return lines if match[0].startswith("{#") else f"${name[1] if name else 'TEMPLATE'}{lines}"
+    return f"${name[1] if name else 'TEMPLATE'}" + "\n" * match[0].count("\n")
 
 
 def _blocks(text: str) -> list[Any]:

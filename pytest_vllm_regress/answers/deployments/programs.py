@@ -38,6 +38,8 @@ _REQUIRED = re.compile(
 _STATEMENT = re.compile(r"(?m)^(?=[A-Za-z_@])")
 MAX_STATEMENTS = 5_000
 MAX_DEPTH = 20
+MAX_JOINED = 100
+"""Most additions to a list that are read."""
 _Variable = tuple[str, int]
 """A name, and the function in which it is assigned."""
 
@@ -255,6 +257,7 @@ class _Program:
         self._is_likely = True  # whether the current statement is executed by default
         self._left_out: set[int] = set()
         self._texts: set[int] = set()
+        self._is_joining = False
         self._joined: set[int] = set()  # lists whose texts become one
         self._bodies: dict[_Variable, int] = {}
         self._made: set[_Variable] = set()
@@ -397,11 +400,13 @@ class _Program:
             else:
                 words.append(Word(self._text(item) or "$VALUE", item.lineno, True))
         variable = self._assigned.get(id(node))
-        for added, certain in self._more.get(variable, ()) if variable else ():
+        additions = self._more.get(variable, []) if variable else []
+        for added, certain in additions[:MAX_JOINED]:
             more = self._listed(added)
             likely = sometimes(more) if id(added) in self._likely else ()
             words += more if certain else [*likely, Word(MORE, node.lineno)]
-        if self._is_part(node) or (variable and self._is_passed(variable)):
+        is_open = self._is_part(node) or len(additions) > MAX_JOINED
+        if is_open or (variable and self._is_passed(variable)):
             words.append(Word(MORE, node.lineno))
         return words
 
@@ -578,5 +583,12 @@ class _Program:
         match node:
             case ast.Call(ast.Attribute(ast.Constant(" ")), [ast.Name(name)]):
                 listed = self._names.get(name)
-                return self._words(listed) if isinstance(listed, ast.List) else []
+                more = self._more.get(self._assigned.get(id(listed), ("", 0)), ())
+                is_long = len(more) > MAX_JOINED
+                if not isinstance(listed, ast.List) or is_long or self._is_joining:
+                    return []
+                self._is_joining = True  # only one list, since each may join others
+                words = self._words(listed)
+                self._is_joining = False
+                return words
         return []

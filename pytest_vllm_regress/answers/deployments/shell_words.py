@@ -33,7 +33,7 @@ _BLOCK = re.compile(
 )
 """A conditional block of a template that contains no other block."""
 _TAG = re.compile(r"\{%[^{}]*%\}")
-_COMMENT = re.compile(r"\{#(?:[^#]|#(?!\}))*#\}")
+_COMMENT = re.compile(r"(?<!\$)\{#(?:[^#]|#(?!\}))*#\}")
 _COMMAND = re.compile(
     r"\bvllm serve\b|\bapi_server\b|\b(?:docker|podman) run\b|(?m:^ExecStart *=|^command *=)"
 )
@@ -165,12 +165,19 @@ def _end_of_body(words: Sequence[Word], start: int) -> int:
 def without_blocks(text: str) -> str:
     """Return a text with a variable for each block of a template: what is in it may be left out. A
     block with whole commands is kept, as if it were rendered once."""
-    text = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text) if "{#" in text else text
+    text = without_comments(text)
     for _ in range(MAX_BLOCKS if "{%" in text else 0):
         text, count = _BLOCK.subn(_for_block, text)
         if not count:
             break
     return text
+
+
+def without_comments(text: str) -> str:
+    """Return a template without its comments, with as many lines."""
+    if "#}" not in text or text.count("{#") > MAX_BLOCKS:
+        return text
+    return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def _for_block(match: re.Match[str]) -> str:
