@@ -5,20 +5,24 @@ from __future__ import annotations
 import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .findings import ServerCommand, Word
+from .findings import DEFAULT_OF_VARIABLE, ServerCommand, Word
 from .shell_words import ALL_ARGUMENTS, REFERENCE, Known, split, value_of
 
 MAX_COMPARED = 8_000
 """Most characters of a value that is compared between two branches."""
+MAX_NAMED = 1_000
+"""Most words, or characters, of a value to which the options of a likely branch are added."""
 MAX_TEST = 500
 """Most characters of a word in a test."""
 MAX_PATTERNS = 100
 """Most patterns of one branch that are evaluated."""
 MORE = "$MORE_ARGS"
 """Placeholder for options that a condition may add."""
+_SOMETIMES = f"${{{MORE[1:]}:+"
+"""How a placeholder begins for one whose name is known."""
 _LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
 _COMPARISONS = {
     "-eq": operator.eq,
@@ -34,12 +38,17 @@ Truth = bool | None
 """The result of a test; None if it depends on a variable whose value is not known for sure."""
 
 
-def truth_of(test: Sequence[Word], known: Mapping[str, Value]) -> Truth:
-    """Evaluate the words of a test, given without its brackets."""
+def truth_of(
+    test: Sequence[Word], known: Mapping[str, Value], *, by_default: bool = False
+) -> Truth:
+    """Evaluate the words of a test, given without its brackets. ``by_default``: as if nobody had set a
+    variable of the environment."""
     words = [_settled(word, known) for word in test]
+    if by_default:
+        words = [REFERENCE.sub("", DEFAULT_OF_VARIABLE.sub(r"\1", word)) for word in words]
     match words:
         case ["!", *_]:
-            return inverted(truth_of(test[1:], known))
+            return inverted(truth_of(test[1:], known, by_default=by_default))
         case ["true" | ":"]:
             return True
         case ["false"]:
@@ -116,6 +125,9 @@ def _matches(text: str, pattern: str) -> Truth:
 class Branches:
     """An ``if``, a loop or a ``case``, whose branches are read one after the other.
 
+    ``likely``: the variables after the branch that is taken by default. ``is_likely``: whether that is
+    the branch that is read now.
+
     ``before``: the variables before it. ``ends``: those after each branch, and whether its test
     holds. ``truth``: of the branch that is read now. ``subject``: of a ``case``. ``patterns``: as
     far as they were read, before the body of its branch. ``is_loop``: what it starts is beside, not
@@ -124,8 +136,10 @@ class Branches:
 
     before: Known
     ends: list[tuple[Known, Truth]] = field(default_factory=list)
+    likely: Known | None = None
     servers: list[list[ServerCommand]] = field(default_factory=lambda: [[]])
     truth: Truth = None
+    is_likely: Truth = None
     subject: Word | None = None
     patterns: list[Word] | None = None
     has_else: bool = False
@@ -134,14 +148,14 @@ class Branches:
     def next(self, known: Known) -> Known:
         """Go on to the next branch, after which the variables are ``known``; return those before
         it."""
-        self.ends.append((known, self.truth))
+        self._end(known)
         self.servers.append([])
-        self.truth = None
         return dict(self.before)
 
     def after(self, known: Known) -> Known:
         """Return the variables after the last branch, as far as they are known."""
-        ends = [*self.ends, (known, self.truth)]
+        self._end(known)
+        ends = self.ends
         if not self.has_else:
             ends.append((self.before, True))
         possible: list[Known] = []
@@ -150,7 +164,16 @@ class Branches:
                 possible.append(end)
             if truth:
                 break
-        return _merged(possible)
+        merged = _merged(possible)
+        if self.likely is not None:
+            merged = {name: named(value, self.likely.get(name)) for name, value in merged.items()}
+        return merged
+
+    def _end(self, known: Known) -> None:
+        self.ends.append((known, self.truth))
+        if self.is_likely and self.truth is None and self.likely is None:
+            self.likely = known
+        self.truth = self.is_likely = None
 
 
 def _merged(branches: Sequence[Known]) -> Known:
@@ -184,6 +207,32 @@ def either(before: Value, after: Value) -> Value:
     return None
 
 
+def named(merged: Value, likely: Value) -> Value:
+    """Return what is known of a variable, with the names of the options that it has by default."""
+    if not isinstance(likely, (Word, list)) or len(merged or "") > MAX_NAMED:
+        return merged
+    words = split(likely, likely.line) if isinstance(likely, Word) else likely
+    if isinstance(merged, list):
+        return [*merged, *sometimes(words, merged)]
+    if isinstance(merged, Word) and merged.endswith(MORE):
+        more = sometimes(words, split(merged))
+        return Word(" ".join([merged, *more]), merged.line) if more else merged
+    return merged
+
+
+def sometimes(words: Iterable[Word], always: Sequence[Word] = ()) -> list[Word]:
+    """Return a placeholder for each option among words that is not always there."""
+    given = {word.partition("=")[0] for word in always}
+    options = {
+        word
+        if word.startswith(_SOMETIMES)
+        else f"{_SOMETIMES}{word.partition('=')[0]}}}": word.line
+        for word in words
+        if word.startswith(("--", _SOMETIMES)) and word.partition("=")[0] not in given
+    }
+    return [Word(option, line) for option, line in options.items() if option not in given]
+
+
 def _quoted(word: Word) -> str:
     return shlex.quote(word) if re.search(r"[\s\"'\\]", word) else word
 
@@ -209,7 +258,7 @@ def groups_of(words: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
     """Yield each option with its values, first what is before all options, word by word."""
     group: list[Word] = []
     for word in words:
-        alone = word in (MORE, *ALL_ARGUMENTS) or word.startswith("-")
+        alone = word in (MORE, *ALL_ARGUMENTS) or word.startswith(("-", _SOMETIMES))
         if alone or not (group and group[0].startswith("-")):
             if group:
                 yield tuple(group)

@@ -45,12 +45,17 @@ _OF_MORE = re.compile(
     r"(?i)(?:\$[{(]?|\{\{-?\s*)(?!\w+\[\d)(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[[@*])|__\w*(?:arg|opt|flag|extra|param)\w*__"
 )
 """A variable whose name says that it holds more options, also where a value may stand."""
+_OF_MODEL = re.compile(
+    r"(?i)model|path|dir|name|repo|ckpt|checkpoint|weights|llm|hf|base|target|\d|_id\b|^\$\{?m\}?$"
+)
+"""Parts of the name of a variable that holds a model."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
 """Options that take no value, beside those whose default is False."""
 _SEVERAL = ("served_model_name", "lora_modules", "prompt_adapters")
 """Options that take several values."""
-_DEFAULT_OPTION = re.compile(r"\$\{\w+:?[-=+](--?[A-Za-z][\w-]*)")
-"""A variable that holds an option unless it is set, or if it is."""
+_DEFAULT_OPTIONS = re.compile(r"\$\{\w+:?[-=+][\"']*(--?[A-Za-z].*)", re.DOTALL)
+_NAME_OF_OPTION = re.compile(r"(?<!\S)--?[A-Za-z][\w-]*")
+MAX_OPTIONS = 200
 _ALLOWED = (
     "a command line with `vllm serve` or `docker run`, a script, a Dockerfile, a unit of systemd or supervisord, Python, a notebook, "
     "Terraform, or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"
@@ -214,14 +219,16 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
     name, complete = "model", True
     for word in words:
         match = _OPTION.fullmatch(word)
-        if (default := _DEFAULT_OPTION.match(word)) and (usual := known.find(default[1])):
-            options.setdefault(field_of(usual), UNSET)
+        if given := [known.find(option) for option in _options_of_default(word)]:
+            options = {field_of(option): UNSET for option in given if option} | options
             name, complete = "model", False
             continue
         if match is None:
             if _is_flag(name) and word.lower() not in ("true", "false"):
                 name = "model"
             is_value = options.get(name, True) is True
+            if name == "model" and _may_be_several(word):
+                complete = False
             if is_value and not (name == "model" and _OF_MORE.match(word)):
                 options[name] = literal(word)
                 name = name if name in _SEVERAL else "model"
@@ -245,6 +252,18 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
         for option in near:
             options.setdefault(field_of(option).removeprefix("no_"), UNSET)
     return options, complete, _notes(unknown)
+
+
+def _options_of_default(word: str) -> list[str]:
+    """Return the options that a variable holds unless it is set, or if it is."""
+    default = _DEFAULT_OPTIONS.match(word)
+    return _NAME_OF_OPTION.findall(default[1])[:MAX_OPTIONS] if default else []
+
+
+def _may_be_several(word: str) -> bool:
+    """Return whether a word in the place of the model is a variable that may hold options instead."""
+    is_variable = not getattr(word, "quoted", False) and _REFERENCE.fullmatch(word)
+    return bool(is_variable) and "/" not in word and not _OF_MODEL.search(word)
 
 
 @cache

@@ -6,6 +6,7 @@ variable of a shell, whose value is not known.
 
 from __future__ import annotations
 
+import json
 import re
 from textwrap import dedent
 from typing import Any
@@ -24,6 +25,7 @@ _TOKEN = re.compile(
 )
 _REFERENCE = re.compile(r"\$\{(var|local)\.(\w+)((?:\[\*\])?)\}")
 _EXPRESSION = re.compile(r"\$\{(?!\w+(?:\[\*\])?\})((?:[^{}]|\{[^{}]*\})*)\}")
+_BARE = re.compile(r"true|false|null|-?\d{1,18}(?:\.\d{1,18})?")
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 _WRAPPERS = ("jsonencode", "yamlencode", "tolist", "flatten", "compact", "base64encode", "tostring")
 _UNKNOWN = "$VALUE"
@@ -133,7 +135,7 @@ class _Parser:
 
     def _named(self, name: str, line: int) -> Any:
         if self._next(lines=False)[1:2] != ("(",):
-            return Word(name if name in ("true", "false") else f"${{{name}}}", line)
+            return Word(name if name in ("true", "false", "null") else f"${{{name}}}", line)
         self._at += 1
         arguments = self._items(")")
         if name in _WRAPPERS and arguments:
@@ -154,7 +156,9 @@ class _Parser:
             elif token[1] in (",", "..."):
                 self._at += 1
             else:
-                items.append(self._value())
+                encodes = token[:2] == ("name", "jsonencode") and end == "]"
+                value = self._value()
+                items.append(_as_json(value, token[2]) if encodes else value)
         self._depth -= 1
         self._at += 1
         return items
@@ -177,6 +181,23 @@ class _Parser:
             elif is_sign and waiting and text == waiting[-1]:
                 waiting.pop()
             self._at += 1
+
+
+def _as_json(value: Any, line: int) -> Any:
+    """Return the text of an object that is an item of a list, such as the value of an option."""
+    if not isinstance(value, dict):
+        return value
+    return Word(json.dumps(_plain(value), default=str, separators=(",", ":")), line, True)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with numbers and truth values instead of their words."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    is_bare = isinstance(value, Word) and not value.quoted
+    return json.loads(value) if is_bare and _BARE.fullmatch(value) else value
 
 
 def _part_of_list(part: Any) -> list[Any]:

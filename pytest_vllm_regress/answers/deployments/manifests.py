@@ -12,6 +12,7 @@ from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
+from .kserve import kind_of, with_runtimes
 from .programs import of_python
 from .shell import (
     is_called_vllm,
@@ -25,7 +26,7 @@ from .shell import (
     servers,
     starts_elsewhere,
 )
-from .shell_words import expanded, split, without_blocks
+from .shell_words import expanded, split, without_blocks, without_comments
 from .units import OF_OTHER_UNITS, is_unit, of_unit
 from .unread import names
 
@@ -37,7 +38,6 @@ MAX_REPAIRED_TEXT = 100_000
 often."""
 MAX_DOCUMENTS = 500
 MAX_PATH = 20
-_RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
@@ -64,7 +64,10 @@ _PATCHES = re.compile(r"(?i)patch|overlay|override")
 _WRITTEN = re.compile(
     r"(?i)vllm[^/]*\.(?:service|container)(?:\.j2)?$|(?=.*vllm).*(?:compose|deployment)[^/]*\.ya?ml(?:\.j2)?$"
 )
+_RUN_BY_ACTION = re.compile(r"(?i)(?:.*[_-])?(?:script|run|commands?|cmd|shell|exec)")
 _REQUIREMENT = re.compile(r"vllm\b(?![-/])")
+_SERVES = frozenset(("ports", "expose", "deploy", "resources"))
+"""Keys of a container that others call, or that has a GPU."""
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
@@ -170,7 +173,8 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
             found.append((document, server))
     found = _with_scripts(found)
     elsewhere = (server for document, _ in documents for server in _started_elsewhere(document))
-    yield from _with_runtimes(found) if found else islice(elsewhere, 1)
+    every = [document for document, _ in documents]
+    yield from with_runtimes(found, every) if found else islice(elsewhere, 1)
 
 
 def _with_scripts(
@@ -178,7 +182,7 @@ def _with_scripts(
 ) -> list[tuple[Any, ServerCommand]]:
     """Return the servers, in which a script from a ConfigMap and the container that runs it are one, if
     there is one of each."""
-    scripts = [pair for pair in found if _kind(pair[0]) == "ConfigMap"]
+    scripts = [pair for pair in found if kind_of(pair[0]) == "ConfigMap"]
     bare = [
         pair
         for pair in found
@@ -192,14 +196,10 @@ def _with_scripts(
     return [pair for pair in found if pair not in (*scripts, *bare)] + [(document, server)]
 
 
-def _kind(document: Any) -> Any:
-    return document.get("kind") if isinstance(document, dict) else ""
-
-
 def _named_models(documents: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Yield name and model of each resource ``Model`` of an operator."""
     for document in documents:
-        if _kind(document) == "Model":
+        if kind_of(document) == "Model":
             metadata, spec = document.get("metadata"), document.get("spec")
             if isinstance(metadata, dict) and isinstance(spec, dict):
                 yield str(metadata.get("name")), _model({"model": spec.get("source"), **spec})
@@ -250,26 +250,6 @@ def _is_application(node: Mapping[Any, Any]) -> bool:
     return "vllm" in str(node["import_path"]) or any(map(_REQUIREMENT.match, installed))
 
 
-def _with_runtimes(found: Sequence[tuple[Any, ServerCommand]]) -> Iterator[ServerCommand]:
-    """Yield the servers. KServe's runtime and the only service that uses it start one server, with
-    the arguments of both."""
-    kinds = [_kind(document) for document, _ in found]
-    runtimes = [s for (_, s), kind in zip(found, kinds, strict=True) if kind in _RUNTIMES]
-    services = [
-        s
-        for (_, s), kind in zip(found, kinds, strict=True)
-        if kind == "InferenceService" and not s.is_certain
-    ]
-    is_pair = len(runtimes) == 1 and services
-    for _, server in found:
-        if is_pair and server is runtimes[0] and len(services) == 1:
-            words, settings = services[0].words, services[0].settings
-            settings = {**settings, **server.settings} if not names_model(server.words) else {}
-            yield replace(server, words=(*server.words, *words), settings=settings)
-        elif not is_pair or server not in services:
-            yield server
-
-
 def of_document(document: Any) -> Iterator[ServerCommand]:
     """Yield the servers of a document that another reader made."""
     yield from _servers_of(document)
@@ -308,6 +288,7 @@ def _reason(error: ValueError) -> str:
 def _repaired(text: str) -> list[Any]:
     """Return what can be read of a text that is no YAML: without its templates, and without the
     lines that cannot be parsed."""
+    text = without_comments(text)
     text = _ONLY_TEMPLATES.sub(lambda m: _NO_LINE + f"\n{_NO_LINE}" * m[0].count("\n"), text)
     lines = _TEMPLATE.sub(_for_template, text).splitlines()
     # A line of templates only is none; an empty one would break a folded text.
@@ -432,7 +413,7 @@ def _has_template(document: Any) -> bool:
 
 def _is_language_model(document: Any) -> bool:
     """Return whether a document is one of KServe's services for language models."""
-    return str(_kind(document)).startswith("LLMInferenceService")
+    return str(kind_of(document)).startswith("LLMInferenceService")
 
 
 def _has_chart_image(document: Any) -> bool:
@@ -499,9 +480,14 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             started = list(_of_mapping(node, scope))
             taken = _engine_key(node) if any(server.settings for server in started) else None
             started += _of_programs(node)
+            started += _of_launcher(node, scope) if not started else ()
             waiting += ((part, scope) for part in _set_by_path(node))
             found += len(started)
             yield from started
+            given = node.get("with") if _is_of_action(node, "with") else None
+            for name, text in given.items() if isinstance(given, dict) else ():
+                if isinstance(text, Word) and "vllm" in text and _RUN_BY_ACTION.fullmatch(name):
+                    yield from of_script(text, text.line, scope.variables)
             waiting += reversed(
                 [
                     (value, _within(scope, key, value))
@@ -511,7 +497,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                     and not str(key).endswith(".py")
                     and not (started and key in (*_IMAGES, "vllmConfig"))
                     and not (started and key == taken)
-                    and not (key == "with" and "uses" in node)  # of a step that is elsewhere
+                    and not _is_of_action(node, key)
                     and not (key == "matrix" and isinstance(value, dict))
                 ]
             )
@@ -527,6 +513,11 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             and re.search(r"\s|^\./", node)
         ):
             yield from _of_text(node, scope)
+
+
+def _is_of_action(node: Mapping[Any, Any], key: Any) -> bool:
+    """Return whether a key has the inputs of a step that is elsewhere. Only scripts are read."""
+    return key == "with" and "uses" in node
 
 
 def _is_anchor(pair: tuple[Any, Any]) -> bool:
@@ -591,6 +582,23 @@ def _of_programs(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
             for server in of_python(value):
                 if isinstance(server, ServerCommand):
                     yield replace(server, line=server.line + value.line)
+
+
+def _of_launcher(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
+    """Yield the server of a script elsewhere, if the command that stops it names vLLM: of a proxy that
+    starts servers when they are needed."""
+    command, stop = node.get("cmd"), node.get("cmdStop")
+    if isinstance(command, Word) and "vllm" not in command and "vllm" in str(stop):
+        words = split(command, command.line)
+        if starts_elsewhere(words[:1], is_vllm=True):
+            yield ServerCommand(
+                (),
+                command.line,
+                scope.variables,
+                label=str(words[0]),
+                is_certain=False,
+                complete=False,
+            )
 
 
 def _set_by_path(node: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
@@ -664,7 +672,9 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         started = [ServerCommand((), line, scope.variables, is_certain=False, complete=False)]
     elif started and not is_own_image(image) and not any(server.words for server in started):
         started = list(_of_variables(started, node, image, scope))
-    if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
+    if "extends" in node or any(
+        re.search(r"(?i)args|extra", name) for name in _own_variables(node)
+    ):
         started = [s if s.words else replace(s, complete=False) for s in started]
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
@@ -701,6 +711,8 @@ def _of_variables(
     settings = model_of_variables(scope.variables)
     is_called = _is_called_vllm({**node, "name": node.get("name", scope.service)}, image)
     is_bare = not any(node.get(key) for key in _WORDS)
+    serves = not _SERVES.isdisjoint(node)
+    is_called = is_called or (serves and is_called_vllm(str(node.get("name", scope.service))))
     if "build" in node and not _is_of_server(node):
         if _is_built_server(node):
             yield from (replace(server, complete=False) for server in started)
@@ -716,7 +728,8 @@ def _of_variables(
             or any(starts_elsewhere(_words(node.get(key)), False) for key in _WORDS)
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
-            yield replace(server, settings=settings if "build" not in node else {})
+            given = {**settings, **server.settings}
+            yield replace(server, settings=given if "build" not in node else {})
 
 
 def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
@@ -783,6 +796,7 @@ def _of_values(
         scope.says_vllm and any(_USUAL.fullmatch(word.replace("_", "-")) for word in more)
     )
     is_vllm = is_image(image) or _says_vllm(node) or _is_called_vllm(node, image)
+    is_vllm = is_vllm or _is_model_of_vllm(node)
     image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
     is_other = is_other or _runs_other(_words(node.get("command")))

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
 from ...util.documents import parse_json
+from .branches import MORE, sometimes
+from .defaults import by_default
 from .findings import DEFAULT_OF_VARIABLE, Pin, ServerCommand, Unreadable, Word, literal
 from .shell import is_image, names_model, of_image, of_script, servers
 from .shell_words import split
@@ -22,6 +25,12 @@ _BUILDS_COMMAND = re.compile(
     r"(?i)\w*vllm\w*(?:command|cmd|server_args)|\w*(?:command|cmd)\w*vllm\w*|make_arg_parser"
 )
 """Names of functions, defined in other modules, that build the command of a server or parse it."""
+_RUNS = re.compile(
+    r"(?i).*(?:run|popen|call|system|exec|spawn|launch|start|submit|shell|join|write|print|log|put|send|debug|info|warn|error).*"
+)
+"""Functions that run a command as it is, or show it."""
+_HOLE = re.compile(r"%(?:\(\w+\))?[srd](?!\w)|\{[\w.\[\]]*\}")
+"""A place for a value in a text."""
 _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
@@ -29,8 +38,23 @@ _REQUIRED = re.compile(
 _STATEMENT = re.compile(r"(?m)^(?=[A-Za-z_@])")
 MAX_STATEMENTS = 5_000
 MAX_DEPTH = 20
+MAX_JOINED = 100
+"""Most additions to a list that are read."""
 _Variable = tuple[str, int]
 """A name, and the function in which it is assigned."""
+
+
+def texts_of_notebook(text: str) -> Iterator[str]:
+    """Yield the cells of a notebook that are no code."""
+    try:
+        document = parse_json(text)
+    except ValueError:
+        return
+    cells = document.get("cells") if isinstance(document, dict) else None
+    for cell in cells if isinstance(cells, list) else []:
+        source = cell.get("source") if isinstance(cell, dict) else None
+        if source and cell.get("cell_type") == "markdown":
+            yield "".join(map(str, source)) if isinstance(source, list) else str(source)
 
 
 def of_notebook(text: str) -> Iterator[ServerCommand | Unreadable]:
@@ -141,6 +165,87 @@ def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _start_of_sum(node: ast.AST) -> ast.AST:
+    """Return the first operand of ``a + b + c``, or the first part of ``f"{a} b"``."""
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        node = node.left
+    if isinstance(node, ast.JoinedStr) and len(node.values) > 1:
+        node = node.values[0]
+    return node.value if isinstance(node, ast.FormattedValue) else node
+
+
+class _Uses(ast.NodeVisitor):
+    """The variables and functions whose value is a part of another command, or may be changed.
+
+    ``names``: of both. ``returned``: for each function the variables that it returns. ``lists``: those
+    that it returns as they are written.
+    """
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.names: set[str] = set()
+        self._returned: dict[str, set[str]] = {}
+        self._lists: dict[str, set[int]] = {}
+        self._aliases: list[tuple[str, str]] = []
+        self._function = ""
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._function = node.name
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Return) and inner.value is not None:
+                        self._note_return(inner.value)
+            self._note(node)
+        for _ in range(MAX_DEPTH):
+            before = len(self.names)
+            self.names |= {of for name, of in self._aliases if name in self.names}
+            for function in self._returned.keys() & self.names:
+                self.names |= self._returned[function]
+            if len(self.names) == before:
+                break
+        self.lists = {n for f, ns in self._lists.items() if f in self.names for n in ns}
+
+    def _note_return(self, value: ast.expr) -> None:
+        self._returned.setdefault(self._function, set()).add(_name(value))
+        self._lists.setdefault(self._function, set()).add(id(value))
+
+    def _note(self, node: ast.AST) -> None:
+        match node:
+            case ast.Starred(value):
+                self._add(value)
+            case ast.Assign([target, *_], value):
+                if isinstance(target, ast.Subscript):
+                    self._add(target.value)
+                elif (of := _called_name(value)) and (name := _name(target)):
+                    self._aliases.append((name, of))
+                elif isinstance(value, ast.JoinedStr):
+                    self._add(_start_of_sum(value))
+            case ast.AugAssign(target):
+                self.names.add(_name(target))
+            case ast.BinOp(_, ast.Add(), right) if not _is_known(right):
+                self._add(_start_of_sum(node))
+            case ast.Expr(ast.Call(function, arguments)):
+                name = getattr(function, "attr", getattr(function, "id", ""))
+                if name in ("insert", "extend", "append") and isinstance(function, ast.Attribute):
+                    self.names.add(_name(function.value))
+                elif not _RUNS.fullmatch(name):
+                    for argument in arguments:
+                        self.names.add(_name(argument))
+            case ast.Call(function, [ast.JoinedStr() as text, *_]):
+                if getattr(function, "attr", getattr(function, "id", "")) not in _PRINTS:
+                    self._add(_start_of_sum(text))
+
+    def _add(self, node: ast.AST) -> None:
+        self.names.add(_called_name(node))
+
+
+def _called_name(node: ast.AST) -> str:
+    """Return the name of a variable, or of a function of the program that is called."""
+    return _name(node.func) if isinstance(node, ast.Call) else _name(node)
+
+
+def _is_known(node: ast.AST) -> bool:
+    return isinstance(node, (ast.List, ast.Constant, ast.JoinedStr))
+
+
 class _Program:
     def __init__(self, tree: ast.Module, text: str) -> None:
         self._tree = tree
@@ -148,25 +253,34 @@ class _Program:
         self._names: dict[str, ast.expr | None] = {}
         self._assigned: dict[int, _Variable] = {}
         self._more: dict[_Variable, list[tuple[ast.expr, bool]]] = {}
+        self._likely: set[int] = set()  # what is added by default
+        self._is_likely = True  # whether the current statement is executed by default
         self._left_out: set[int] = set()
         self._texts: set[int] = set()
+        self._is_joining = False
+        self._joined: set[int] = set()  # lists whose texts become one
         self._bodies: dict[_Variable, int] = {}
         self._made: set[_Variable] = set()
         self._scope = 0
+        self._uses = _Uses(tree)
         self._read(tree, 0)
 
     def _read(self, node: ast.AST, body: int) -> None:
         """Note the values of variables, what is added to lists, and texts that are no commands."""
-        outer = self._scope
+        outer, is_likely = self._scope, self._is_likely
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._scope = id(node)
         for name, value in ast.iter_fields(node):
+            if isinstance(node, ast.If) and name != "test":
+                chosen = by_default(node.test, self._names)
+                self._is_likely = is_likely and bool(chosen) == (name == "body")
+                self._is_likely = self._is_likely and chosen is not None
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     self._note(child, id(value) if isinstance(value, list) else body)
                     inner = id(value) if name in ("body", "orelse", "handlers") else body
                     self._read(child, inner)
-        self._scope = outer
+        self._scope, self._is_likely = outer, is_likely
 
     def _note(self, node: ast.AST, body: int) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -191,6 +305,10 @@ class _Program:
             self._note_statement(node.value, body)
         elif isinstance(node, ast.BinOp):
             self._note_sum(node)
+        match node:
+            case ast.Call(ast.Attribute(ast.Constant(" "), "join"), [ast.List(items) as listed]):
+                self._joined.add(id(listed))
+                self._left_out |= {id(item) for item in items if isinstance(item, ast.Constant)}
 
     def _note_sum(self, node: ast.BinOp) -> None:
         is_known = isinstance(node.right, (ast.List, ast.Constant, ast.JoinedStr))
@@ -219,6 +337,7 @@ class _Program:
 
     def _add(self, name: str, value: ast.expr, body: int) -> None:
         variable = self._variable(name)
+        self._likely |= {id(value)} if self._is_likely else set()
         self._more.setdefault(variable, []).append((value, body == self._bodies.get(variable)))
 
     def _variable(self, name: str) -> _Variable:
@@ -233,7 +352,9 @@ class _Program:
                 for server in servers(words):  # without words, they are added elsewhere
                     yield replace(server, complete=server.complete and names_model(server.words))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
-                text = self._text(node) + self._more_text(node)
+                text = self._text(node)
+                text = _HOLE.sub("$VALUE", text) if isinstance(node, ast.Constant) else text
+                text += self._more_text(node)
                 if "vllm" in text and any(c.isspace() for c in text):
                     line = node.lineno
                     yield from filter(_is_command, of_script(text, line))
@@ -248,7 +369,14 @@ class _Program:
         """Return what is added to the text of a variable."""
         variable = self._assigned.get(id(node))
         more = self._more.get(variable, ()) if variable else ()
-        return "".join(self._text(added) if certain else " $MORE_ARGS" for added, certain in more)
+        texts = [
+            self._text(added) if certain else " ".join(["", *self._sometimes(added), MORE])
+            for added, certain in more
+        ]
+        return "".join(texts) + (f" {MORE}" if self._is_part(node) else "")
+
+    def _sometimes(self, added: ast.expr) -> list[Word]:
+        return sometimes(split(self._text(added))) if id(added) in self._likely else []
 
     def pins(self) -> Iterator[Pin]:
         """Yield the releases in texts such as ``f"vllm=={VERSION}"``, without docstrings."""
@@ -267,14 +395,28 @@ class _Program:
         for item in node.elts:
             if isinstance(item, ast.Starred):
                 words += self._listed(item.value)
+            elif id(node) in self._joined:
+                words += split(self._text(item) or MORE, item.lineno)
             else:
                 words.append(Word(self._text(item) or "$VALUE", item.lineno, True))
         variable = self._assigned.get(id(node))
-        for added, certain in self._more.get(variable, ()) if variable else ():
-            words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
-        if variable and self._is_passed(variable):
-            words.append(Word("$MORE_ARGS", node.lineno))
+        additions = self._more.get(variable, []) if variable else []
+        for added, certain in additions[:MAX_JOINED]:
+            more = self._listed(added)
+            likely = sometimes(more) if id(added) in self._likely else ()
+            words += more if certain else [*likely, Word(MORE, node.lineno)]
+        is_open = self._is_part(node) or len(additions) > MAX_JOINED
+        if is_open or (variable and self._is_passed(variable)):
+            words.append(Word(MORE, node.lineno))
         return words
+
+    def _is_part(self, node: ast.AST) -> bool:
+        """Return whether what is here is only a part of a command, or is changed in a way that is not
+        understood."""
+        variable = self._assigned.get(id(node))
+        known = self._more.get(variable) if variable else None
+        is_used = variable is not None and not known and variable[0] in self._uses.names
+        return is_used or id(node) in self._uses.lists
 
     def _is_passed(self, variable: _Variable) -> bool:
         """Return whether another function adds to a list of this name that it did not make."""
@@ -300,7 +442,7 @@ class _Program:
             value = chosen
         if isinstance(value, (ast.List, ast.Tuple)):
             return [Word(self._text(item) or "$VALUE", node.lineno, True) for item in value.elts]
-        return [Word("$MORE_ARGS", getattr(node, "lineno", 1))]
+        return [Word(MORE, getattr(node, "lineno", 1))]
 
     def _of_container(self, node: ast.Call | ast.Dict) -> Iterator[ServerCommand]:
         """Yield the server of a container that is described by keywords or keys: RunPod's
@@ -432,4 +574,21 @@ class _Program:
             default = self._text(node.args[1], depth + 1) if len(node.args) > 1 else ""
             name = str(node.args[0].value)
             return f"${{{name}:-{default}}}" if default else f"${name}"
+        if name == "join" and (words := self._joined_words(node)):
+            return " ".join(shlex.quote(w) if re.search(r"\s", w) else w for w in words)
         return "" if name in ("join", "run", "Popen") else "$VALUE"
+
+    def _joined_words(self, node: ast.Call) -> list[Word]:
+        """Return the words of a list of the program that ``" ".join(NAME)`` makes one text of."""
+        match node:
+            case ast.Call(ast.Attribute(ast.Constant(" ")), [ast.Name(name)]):
+                listed = self._names.get(name)
+                more = self._more.get(self._assigned.get(id(listed), ("", 0)), ())
+                is_long = len(more) > MAX_JOINED
+                if not isinstance(listed, ast.List) or is_long or self._is_joining:
+                    return []
+                self._is_joining = True  # only one list, since each may join others
+                words = self._words(listed)
+                self._is_joining = False
+                return words
+        return []

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
-from textwrap import dedent
 
+from .dockerfiles import of_dockerfile
 from .findings import (
     DEFAULT_OF_VARIABLE,
     UNSET,
@@ -29,21 +28,17 @@ from .findings import (
     release_of_image,
 )
 from .hcl import parse_hcl
+from .here_documents import of_shell
 from .manifests import of_document, of_yaml
-from .programs import of_notebook, of_python
+from .programs import of_notebook, of_python, texts_of_notebook
 from .shell import (
-    RUNS_SCRIPT,
     is_image,
-    is_own_image,
-    names_model,
-    of_image,
     of_script,
     servers,
-    starts_elsewhere,
 )
-from .shell_words import MAX_BLOCKS, MAX_COMMAND, commands, expanded, split, without_blocks
+from .shell_words import MAX_BLOCKS, MAX_COMMAND, commands, split, without_blocks
 from .translations import to_shell
-from .units import is_unit, of_unit
+from .units import of_unit
 
 __all__ = [
     "MAX_COMMAND",
@@ -81,25 +76,17 @@ _TEMPLATES = (
     ".sample",
     ".tpl",
 )
-_HEREDOC = re.compile(
-    r"(?P<start><<-?[ \t]*(?P<q>['\"]?)(?P<end>\w+)(?P=q)[^\n]*\n)(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$).*\n)*)",
-    re.MULTILINE,
-)
-_PRINTED = re.compile(r"[ \t]*cat[ \t]*\Z")
-"""What is before a text for people; elsewhere it is written to a file, or run."""
-_RUN_BY_PYTHON = re.compile(r"(?i:python)[\w.]*[^\n|;&]*\Z")
 _NEW_TAG = re.compile(
     r"name:[ \t]*[\"']?(\S*vllm-openai[\w-]*)[\"']?[ \t]*\n(?:[ \t]*newName:.*\n)?[ \t]*newTag:[ \t]*[\"']?([\w.-]+)"
 )
 """An image to which kustomize gives another tag."""
 _FROM = re.compile(r"(?i)\A(?:[ \t]*(?:#[^\n]*|ARG[ \t][^\n]*)?\n)*[ \t]*FROM[ \t]")
-_INSTRUCTION = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]+((?:[^\\\n]+|\\[ \t\r]*\n|\\.)*)")
-_STRING = re.compile(r'"((?:[^"\\\n]|\\[ \t\r]*\n|\\.)*)"')
-
 _PROSE = (".md", ".mdx", ".markdown")
 _FENCE = re.compile(
     r"(?m)^(?P<indent>[ \t]*)(?P<fence>```+|~~~+)[ \t]*(?P<language>\w*)[^\n]*\n(?P<body>(?:(?![ \t]*(?P=fence)).*\n)*)[^\n]*"
 )
+_WRAPPED = re.compile(r"([^\\\s])[ \t]*\n(?=[ \t]*--?[A-Za-z])")
+"""A line of a command in a text that goes on on the next one without a backslash."""
 _NAMES_OF_LANGUAGES = {
     "python": "x.py",
     "py": "x.py",
@@ -226,13 +213,16 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
     if is_yaml or (starts and inner.endswith(".json")):
         yield from of_yaml(text)
     elif inner.endswith(".ipynb") and text.lstrip().startswith("{"):  # not one of its cells
-        yield from of_notebook(text) if starts else ()
+        found = list(of_notebook(text)) if starts else []
+        yield from found
+        for cell in texts_of_notebook(text) if starts and not found else ():
+            yield from _of_examples(cell)
     elif inner.endswith(_HCL):
         yield from of_document(parse_hcl(text)) if starts else ()
     elif inner.endswith(".py"):
         yield from of_python(text) if starts else ()
     elif is_dockerfile(inner) or (not inner.endswith((".sh", ".bash")) and _FROM.search(text)):
-        yield from _of_dockerfile(without_blocks(text))
+        yield from of_dockerfile(without_blocks(text))
     elif starts and inner.endswith(_PROSE) and _FENCE.search(text):
         yield from _of_prose(text)
     elif starts:
@@ -240,161 +230,22 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
         if inner.endswith(_UNITS):
             yield from of_unit(text)
         else:
-            yield from _of_shell(text)
+            yield from of_shell(text)
+
+
+def _of_examples(text: str) -> Iterator[ServerCommand]:
+    """Yield the servers in the fenced blocks of a document."""
+    for match in islice(_FENCE.finditer(f"{text}\n"), MAX_BLOCKS):
+        body = "\n" * text.count("\n", 0, match.start("body")) + match["body"]
+        name = _NAMES_OF_LANGUAGES.get(match["language"].lower(), "x.sh")
+        if name == "x.sh":
+            body = _WRAPPED.sub(r"\1 \\\n", body)
+        yield from (item for item in _servers_in(body, name) if isinstance(item, ServerCommand))
 
 
 def _of_prose(text: str) -> Iterator[ServerCommand]:
     """Yield the servers in the examples of a document: in its fenced blocks, or else in its indented
     ones."""
-    found = []
-    for match in islice(_FENCE.finditer(text), MAX_BLOCKS):
-        body = "\n" * text.count("\n", 0, match.start("body")) + match["body"]
-        name = _NAMES_OF_LANGUAGES.get(match["language"].lower(), "x.sh")
-        found += [item for item in _servers_in(body, name) if isinstance(item, ServerCommand)]
+    found = list(_of_examples(text))
     indented = (line if line.startswith(("    ", "\t")) else "" for line in text.split("\n"))
     yield from found or of_script("\n".join(indented))
-
-
-def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
-    """Yield the servers of a script, and of the manifests that it writes or applies."""
-    manifests: list[str] = []
-    units: list[str] = []
-    programs: list[str] = []
-
-    def take(match: re.Match[str]) -> str:
-        body = match["body"]
-        is_printed = _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start())
-        if is_printed and not re.search(r"[>|]", match["start"]):
-            return match["start"] + "\n" * body.count("\n")
-        if _RUN_BY_PYTHON.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
-            programs.append("\n" * text.count("\n", 0, match.start("body")) + body)
-            return match["start"] + "\n" * body.count("\n")
-        if is_unit(body):
-            units.append("\n" * text.count("\n", 0, match.start("body")) + dedent(body))
-            return match["start"] + "\n" * body.count("\n")
-        if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
-            return match[0]
-        lines = text.count("\n", 0, match.start("body"))
-        manifests.append("\n" * lines + body)
-        return match["start"] + "\n" * body.count("\n")
-
-    script = _HEREDOC.sub(take, text) if "<<" in text else text
-    yield from of_script(script)
-    for unit in units[:MAX_BLOCKS]:
-        yield from of_unit(unit)
-    for program in programs[:MAX_BLOCKS]:
-        yield from (f for f in of_python(program) if isinstance(f, ServerCommand))
-    for manifest in manifests[:MAX_BLOCKS]:
-        yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
-
-
-# Dockerfiles
-
-_RUNS_PROGRAM = re.compile(
-    r"(?!.*(?:ray|bench|test|client|router|proxy|eval|train))(?:.*\.(?:py|sh)|\w+(?:\.\w+)+)"
-)
-"""A script or module, but for what runs in vLLM's image and is no server."""
-_INSTALLS_VLLM = re.compile(
-    r"(?:pip3?|uv)[^\n]*\binstall(?:[^\n\\]|\\\s*\n)*?[\s\"']vllm\b(?![-/\w])"
-)
-_PRINTED_SCRIPT = re.compile(
-    r"(?:echo|printf)[ \t]+(?:-e[ \t]+)?(?:'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")[ \t]*>+[ \t]*\S+",
-    re.DOTALL,
-)
-"""A script that a step of the build writes."""
-_STARTS_ALONE = re.compile(r"(?:.*/)?(?:start|serve|launch|run|entrypoint)[\w-]*")
-
-
-def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
-    variables: dict[str, str] = {}
-    arguments: dict[str, Word | list[Word] | None] = {}
-    base, command = Word(""), list[Word]()
-    entrypoint: list[Word] | None = None
-    stages: dict[str, tuple[Word, list[Word] | None, list[Word]]] = {}
-    stage = ""
-    line, at = 1, 0
-    text, scripts = _without_scripts(text)
-    has_vllm = _INSTALLS_VLLM.search(text) is not None
-    for match in _INSTRUCTION.finditer(text):
-        line, at = line + text.count("\n", at, match.start()), match.start()
-        name, rest = match[1].upper(), match[2]
-        words = _exec_form(rest, line) if rest.startswith("[") else split(rest, line)
-        if name == "FROM":
-            images = [word for word in words if not word.startswith("--")]
-            base = expanded(images[0], arguments)[0] if images else base
-            base, entrypoint, command = stages.get(base.lower(), (base, None, []))
-            stage = images[2].lower() if len(images) > 2 else ""  # FROM image AS stage
-        elif name in ("ENV", "ARG"):
-            if "=" not in rest:
-                words = [Word("=".join(rest.split(None, 1)), line)]
-            assigned = dict(word.split("=", 1) for word in words if "=" in word)
-            for key, value in assigned.items():
-                arguments[key] = expanded(Word(value, line, quoted=True), arguments)[0]
-            if name == "ENV":
-                variables |= {key: literal(value) for key, value in assigned.items()}
-        elif name == "ENTRYPOINT":
-            entrypoint, command = words, []
-        elif name == "CMD":
-            command = words
-        else:  # a step of the build, or a line of a script in it
-            for server in of_script(match[0], line):
-                yield replace(server, at_build=True)
-        stages[stage] = base, entrypoint, command
-    written = [s for script in scripts for s in of_script(script, variables=variables)]
-    if written and not any(servers([*(entrypoint or []), *command], variables)):
-        yield from (replace(server, image=str(base)) for server in written)
-    elif entrypoint is None:
-        # Other images than vLLM's own may start anything.
-        started = list(of_image(base, command, variables)) if command or is_own_image(base) else []
-        if not started and has_vllm and starts_elsewhere(command, is_vllm=True):
-            started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
-        for server in started:
-            yield replace(server, complete=server.complete and bool(server.words))
-    else:
-        words = [*entrypoint, *command]
-        started = list(servers(words, variables))
-        programs = [w for w in words if not RUNS_SCRIPT.fullmatch(w)][:1]
-        is_script = starts_elsewhere(programs, is_image(base) or has_vllm) or (
-            is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, programs))
-        )
-        if is_own_image(base) and not is_script:  # whatever it runs, the image serves
-            is_script = any(map(_RUNS_PROGRAM.fullmatch, programs))
-        if not started and is_script:
-            started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
-        for server in started:
-            # Without a model here, it comes with other arguments when the container is run.
-            is_open = any(word.endswith(".sh") for word in entrypoint)
-            complete = server.complete and names_model(server.words) and not is_open
-            yield replace(server, image=str(base), complete=complete)
-
-
-def _without_scripts(text: str) -> tuple[str, list[str]]:
-    """Return a Dockerfile without the files that it writes with ``COPY <<EOF``, and these and those
-    that a step prints, each with as many lines before it as there are in the Dockerfile."""
-    scripts: list[str] = []
-
-    def take(match: re.Match[str]) -> str:
-        before = text.rfind("\n", 0, match.start()) + 1
-        if not re.match(r"(?i)\s*(?:COPY|ADD)\b", text[before : match.start()]):
-            return match[0]
-        scripts.append("\n" * text.count("\n", 0, match.start("body")) + match["body"])
-        return "\n" * match[0].count("\n")
-
-    text = _HEREDOC.sub(take, text) if "<<" in text else text
-    for match in islice(_PRINTED_SCRIPT.finditer(text), MAX_BLOCKS):
-        body = match["single"] or match["double"] or ""
-        if "\\n" in body and "vllm" in body:
-            body = re.sub(r"\\n(?:\\[ \t]*\n)?", "\n", body).replace("\\\\", "\\")
-            scripts.append("\n" * text.count("\n", 0, match.start()) + body)
-    return text, scripts
-
-
-def _exec_form(text: str, line: int) -> list[Word]:
-    return [
-        Word(
-            re.sub(r"\\(?:[ \t\r]*\n|(.))", r"\1", match[1]),
-            line + text.count("\n", 0, match.start()),
-            True,
-        )
-        for match in islice(_STRING.finditer(text), 2000)
-    ]

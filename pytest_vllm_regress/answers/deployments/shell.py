@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from .branches import (
+    MORE,
     Branches,
     Truth,
     Value,
@@ -20,6 +21,7 @@ from .branches import (
     groups_of,
     inverted,
     is_in,
+    named,
     truth_of,
 )
 from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Word, literal
@@ -35,6 +37,7 @@ from .shell_words import (
     without_blocks,
     without_functions,
 )
+from .workers import is_worker, settings_of_worker
 
 MAX_WORDS = 5_000
 """Words of a command, after its arrays and variables are replaced."""
@@ -48,6 +51,8 @@ _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
 _IMAGE = re.compile(
     r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:[${][{\s]{0,9}(?:[\w.-]{0,99}[._])?vllm\w{0,99}[._]image)"
 )
+_HOLDS_OPTIONS = re.compile(r"(?i)(?:vllm|extra|engine|serve).*_(?:args|flags|opts|options)$")
+"""A variable from which the entrypoint of an image takes options."""
 _OTHER_IMAGE = re.compile(
     r"(?i)tritonserver|(?:bench\w*|client|gradio|rag|ui)[_-](?:[\w-]*[_-])?vllm|vllm[\w-]*[_-](?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
@@ -102,10 +107,20 @@ _SPEAKS = re.compile(
 )
 """Commands whose words are texts, not commands."""
 _SUBSTITUTED = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
+_PRINTED = re.compile(
+    r"[\"']?\$\((?!.*--(?:version|help)\b)(.*\b(?:run|create|serve)\b.*)\)[\"']?", re.DOTALL
+)
+_DEFAULT = re.compile(r"\$\{(\w+):?=(.*)\}", re.DOTALL)
 _RUNNERS = ("exec", "eval", "nohup", "setsid", "time", "sudo", "source", ".")
 _SOURCES, _HARMLESS = ("source", "."), ("activate", ".bashrc", ".profile", "conda.sh")
 _SETS = ("read", "mapfile", "readarray", "getopts", "printf", "let", "unset")
 """Commands that change variables, and files that change none of the script's."""
+_ASSIGNS = (["export"], ["eval"])
+_KEEPS = ("export", "declare", "local", "readonly", "docker", "podman", "env", "test")
+"""Commands that change no list whose name they have as an argument."""
+_NAMES = re.compile(r"(\w+)\+?=")
+_ADDS = re.compile(r"(?:.*/)?(?:xargs|parallel)")
+"""Commands that add what they read to the words of another one."""
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
 _POSITIONS = ("@", *map(str, range(1, 10)))
@@ -170,6 +185,8 @@ class _Script:
         self._count = 0
         self._sign = "\n"
         self._status: Truth = True
+        self._likely: Truth = True  # the status if nobody has set a variable
+        self._is_likely_now = False
         self._in_brackets = False
 
     def read(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
@@ -223,6 +240,7 @@ class _Script:
             elif keyword in ("then", "do") and self._branches and (last := self._branches[-1]):
                 is_told = keyword == "then" or self._status  # a loop may go on
                 last.truth = self._status if is_told and not last.truth else last.truth
+                last.is_likely = self._likely if keyword == "then" else None
                 if not last.ends:
                     last.before = dict(self.known)  # the test may have assigned
             if keyword in ("for", "case", "select"):
@@ -369,18 +387,24 @@ class _Script:
         is_test = goes_on or command[0] == "[[" or (command[0] == "[" and closes)
         self._in_brackets = is_test and not closes
         truth, known = None, ChainMap(self._doubtful, self.known)
+        likely: Truth = None
         if is_test or command[0] == "test":
-            truth = truth_of(command[0 if goes_on else 1 : -1 if closes else None], known)
+            words_of_test = command[0 if goes_on else 1 : -1 if closes else None]
+            truth = truth_of(words_of_test, known)
+            likely = truth_of(words_of_test, self.known, by_default=True)
         elif len(command) == 1 and words and words[0] in ("true", "false", ":"):
             truth = truth_of(command, known)
         elif all(map(_ASSIGNMENT.fullmatch, words)) and not any("$(" in word for word in words):
             truth = True
-        truth = inverted(truth) if is_negated else truth
+        likely = truth if likely is None else likely
+        if is_negated:
+            truth, likely = inverted(truth), inverted(likely)
         if self._sign == "&&":
-            truth = both_hold(self._status, truth)
+            truth, likely = both_hold(self._status, truth), both_hold(self._likely, likely)
         elif self._sign == "||":
-            truth = either_holds(self._status, truth)
-        self._status = truth
+            truth, likely = either_holds(self._status, truth), either_holds(self._likely, likely)
+        self._is_likely_now = self._is_likely()
+        self._status, self._likely = truth, likely
         return is_test
 
     @property
@@ -392,10 +416,21 @@ class _Script:
             return self._status if self._sign == "&&" else inverted(self._status)
         return True
 
+    def _is_likely(self) -> bool:
+        """Return whether a command after ``&&`` or ``||`` is executed by default."""
+        if self._sign == "||":  # has_option --x || ARGS+=(--x)
+            return not self._likely
+        return self._sign == "&&" and self._likely is True
+
     # Variables
 
     def _assign_all(self, words: Sequence[Word], condition: Truth) -> None:
+        start = next((n for n, w in enumerate(words) if not _ASSIGNMENT.fullmatch(w)), 0)
+        if words[start:] and words[start] in _SETS:  # IFS=, read -ra NAMES
+            words = words[start:]
         is_source = words and words[0] in _SOURCES and not words[-1].endswith(_HARMLESS)
+        # Whatever a command prints is assigned: export $(cat .env)
+        is_source = is_source or (words[:1] in _ASSIGNS and words[-1].startswith(("$", "-")))
         self._count += bool(is_source)
         if is_source and self._count <= MAX_IFS:
             self._doubtful |= dict.fromkeys(self.known)
@@ -404,6 +439,16 @@ class _Script:
             self.known |= dict.fromkeys(name for name in words[1:] if name in self.known)
         elif words[:2] == ["set", "--"]:
             self._set_arguments(words[2:] if condition else None)
+        elif words and re.fullmatch(r"[\w-]+", words[0]) and words[0] not in _KEEPS:
+            # By reference, or in a text that is evaluated.
+            is_text = words[0] == "eval"
+            named = _NAMES.findall(" ".join(words[1:])) if is_text else words[1:MAX_ARGUMENTS]
+            self.known |= {name: None for name in named if _is_list(self.known.get(name))}
+        elif words[:1] == [":"]:  # : "${NAME:=default}"
+            for match in filter(None, map(_DEFAULT.fullmatch, words[1:])):
+                if not self.known.get(match[1]):
+                    value = f"${{{match[1]}:-{match[2]}}}"
+                    self._assign(match[1], Word(value, words[0].line), condition)
         declares = words[0] if words and words[0] in _DECLARES else ""
         assigned = words[bool(declares) :]
         if words and words[0] == "shift":
@@ -427,7 +472,8 @@ class _Script:
         if "vllm" in value and re.search(r"\s", value) and self._depth < MAX_NESTED:
             self._keep(name, split(value, value.line))
         # What a command prints is not known.
-        is_known = "$(" not in value and len(value) <= MAX_COMMAND
+        is_known = "\n" in value or "$(" not in f"{value}("  # which may be on other lines
+        is_known = is_known and len(value) <= MAX_COMMAND
         self._set(name, value if is_known else None, condition)
 
     def _set(self, name: str, value: Value, condition: Truth) -> None:
@@ -435,7 +481,8 @@ class _Script:
         if condition:
             self._doubtful.pop(name, None)
         if condition is not False:
-            self.known[name] = value if condition else either(before, value)
+            merged = value if condition else either(before, value)
+            self.known[name] = named(merged, value) if self._is_likely_now else merged
 
     def kept(self) -> list[ServerCommand]:
         """Return the servers of the last command that is stored in a variable, since it may be run
@@ -445,9 +492,11 @@ class _Script:
         return [replace(server, complete=False) for server in started[-1:]]
 
     def _kept_in(self, name: str) -> list[ServerCommand]:
+        return self._starts(self._words_of(name)) or self._kept[name]
+
+    def _words_of(self, name: str) -> list[Word]:
         value = self.known.get(name)
-        words = split(value, value.line) if isinstance(value, Word) else value or []
-        return self._starts(words) or self._kept[name]
+        return split(value, value.line) if isinstance(value, Word) else value or []
 
     def _keep(self, name: str, words: Sequence[Word]) -> None:
         if started := self._starts(words):
@@ -466,7 +515,17 @@ class _Script:
             self._keep(name, values)
         if not isinstance(self.known.get(name), list) and "+" in word:
             self.known[name] = start
+        self._is_likely_now = self._is_likely()
         self._set(name, [*start, *values][:MAX_WORDS], self._condition)
+        if name in self._kept and "+" in word:
+            self._keep(name, self._words_of(name))
+
+
+def _is_list(value: Value) -> bool:
+    """Return whether a variable may hold options, or nothing yet."""
+    return isinstance(value, list) or (
+        isinstance(value, Word) and (not value or value.startswith("-"))
+    )
 
 
 def _alternatives(branches: Sequence[Sequence[ServerCommand]]) -> list[ServerCommand]:
@@ -543,9 +602,12 @@ def servers(
                         server = replace(server, image=server.image or image)
                         yield _with_arguments(server, passed)
         elif is_assigned:
-            continue
+            printed = _PRINTED.fullmatch(word.partition("=")[2])
+            if printed and _may_serve(word) and depth < MAX_NESTED:  # the name of a container
+                yield from of_script(printed[1], word.line, assigned, depth + 1)
         elif start := _program_ends(words, index):
-            yield ServerCommand(_to_end(words[start:]), word.line, assigned, image)
+            more = [Word(MORE, word.line)] if any(map(_ADDS.fullmatch, words[:index])) else []
+            yield ServerCommand((*_to_end(words[start:]), *more), word.line, assigned, image)
             return
         elif (program in _ENGINES or _ENGINE_VARIABLE.fullmatch(program)) and (
             match := _RUNS_CONTAINER.match(" ".join(words[index + 1 : index + 3]))
@@ -623,7 +685,7 @@ def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterato
         if "vllm" in name and _START_SCRIPT.fullmatch(name) and _SERVES.search(name):
             options = _to_end(words[index + 1 :])
             has_model = any(re.match(r"--model(?:=|$)", option) for option in options)
-            is_known = has_model and any(map(_OF_SERVER.fullmatch, options))
+            is_known = sum(map(_is_of_server, options)) + has_model > 1
             if is_known or _is_run(words, index):
                 given = (
                     part.split("=", 1) for part in words[:index] if _ASSIGNMENT.fullmatch(part)
@@ -639,6 +701,10 @@ def _own_program(words: Sequence[Word], variables: Mapping[str, str]) -> Iterato
                     complete=False,
                 )
             return
+
+
+def _is_of_server(word: Word) -> bool:
+    return _OF_SERVER.fullmatch(word) is not None
 
 
 def _is_run(words: Sequence[Word], index: int) -> bool:
@@ -780,8 +846,16 @@ def of_image(
         ]
     # A script that is the entrypoint may add options to the command that it is given.
     is_open = is_open or any(word.endswith(".sh") for word in command[:1])
+    is_open = is_open or (not is_own and any(map(_HOLDS_OPTIONS.search, variables)))
+    settings = settings_of_worker(variables) if is_worker(image) else {}
+    is_open = is_open or is_worker(image)
     yield from (
-        replace(server, image=str(image), complete=server.complete and not is_open)
+        replace(
+            server,
+            image=str(image),
+            settings={**settings, **server.settings},
+            complete=server.complete and not is_open,
+        )
         for server in started
     )
 

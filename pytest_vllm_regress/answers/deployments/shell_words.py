@@ -32,6 +32,11 @@ _BLOCK = re.compile(
     re.DOTALL,
 )
 """A conditional block of a template that contains no other block."""
+_TAG = re.compile(r"\{%[^{}]*%\}")
+_COMMENT = re.compile(r"(?<!\$)\{#(?:[^#]|#(?!\}))*#\}")
+_COMMAND = re.compile(
+    r"\bvllm serve\b|\bapi_server\b|\b(?:docker|podman) run\b|(?m:^ExecStart *=|^command *=)"
+)
 MAX_BLOCKS = 200
 _ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
 END = ";"
@@ -158,7 +163,9 @@ def _end_of_body(words: Sequence[Word], start: int) -> int:
 
 
 def without_blocks(text: str) -> str:
-    """Return a text with a variable for each block of a template: what is in it may be left out."""
+    """Return a text with a variable for each block of a template: what is in it may be left out. A
+    block with whole commands is kept, as if it were rendered once."""
+    text = without_comments(text)
     for _ in range(MAX_BLOCKS if "{%" in text else 0):
         text, count = _BLOCK.subn(_for_block, text)
         if not count:
@@ -166,7 +173,16 @@ def without_blocks(text: str) -> str:
     return text
 
 
+def without_comments(text: str) -> str:
+    """Return a template without its comments, with as many lines."""
+    if "#}" not in text or text.count("{#") > MAX_BLOCKS:
+        return text
+    return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+
+
 def _for_block(match: re.Match[str]) -> str:
+    if _COMMAND.search(match[0]):
+        return _TAG.sub(lambda tag: "\n" * tag[0].count("\n"), match[0])
     # A command that went on before the block does so after it.
     goes_on = match.string[: match.start()].rstrip().endswith("\\")
     return " $TEMPLATE_ARGS " + ("\\\n" if goes_on else "\n") * match[0].count("\n")

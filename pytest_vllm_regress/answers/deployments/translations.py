@@ -227,11 +227,19 @@ def _batch_test(match: re.Match[str]) -> str:
 
 # Nix
 
-_NIX_STRING = r"\"(?:[^\"\\]|\\.)*\"|''(?:(?!'')[\s\S]|'''|''\$)*''"
+_NIX_STRING = (
+    r"\"(?:[^\"\\$]|\\.|\$\{(?:[^{}\"]|\"[^\"\n]*\")*\}|\$)*\"|''(?:(?!'')[\s\S]|'''|''\$)*''"
+)
 _NIX_LIST = rf"\[(?:{_NIX_STRING}|\#[^\n]*|[^\[\]\"#])*\]"
 _NIX_ASSIGNED = re.compile(
     rf"(?P<name>[\w.\"-]+)\s*=\s*(?P<before>(?:[\w.()$/-]+\s+|\(\s*)*?(?:\"[^\"\n]?\"\s+)?)"
     rf"(?P<value>{_NIX_STRING}|{_NIX_LIST})"
+)
+_NIX_ADDED = re.compile(
+    rf"\s*\+\+(?P<before>\s*(?:\(\s*)?(?:[\w.]+(?:\s+|(?=;))(?:\([^()]*\)\s*|[\w.]+\s+)*)?)(?P<value>{_NIX_LIST})?[\s)]*"
+)
+_NIX_JOINED = re.compile(
+    r"\"?\$\{(?:\w+\.)*(?:escapeShellArgs|concatStringsSep\s+\"[ ]\"|concatStrings)\s+(?:\w+\.)*(\w+)\}\"?"
 )
 _NIX_TOKEN = re.compile(rf"(?P<comment>\#[^\n]*)|(?P<string>{_NIX_STRING})|(?P<other>[^\s()]+)")
 _NIX_FUNCTIONS = frozenset(("toString", "escapeShellArg", "lib.escapeShellArg", "builtins.toJSON"))
@@ -250,13 +258,15 @@ def _of_nix(text: str) -> str:
             if name in ("cmd", "command", "args") and image:
                 translated = f"docker run {image} {translated}"
             elif not is_text:
-                goes_on = re.match(r"\s*\+\+", text[match.end() :][:MAX_LENGTH])
-                translated = f"{name}=( {translated}{' $MORE_ARGS' if goes_on else ''} )"
+                added = _nix_added(text, match.end())
+                translated = f"{name}=( {translated}{added} )"
         else:
             translated = _nix_text(value)
             if name == "image":
                 image = translated
                 continue
+            if re.match(r"\s*\+", text[match.end() :][:MAX_LENGTH]):
+                translated = f"{translated} $MORE_ARGS"
             if re.match(r"\n(?:.*\n)*?[ \t]*\[(?:Container|Service)\]", translated):  # a whole unit
                 translated = f": <<UNIT{translated}\nUNIT\n"
             elif not re.search(r"\s", translated.strip()):
@@ -265,6 +275,18 @@ def _of_nix(text: str) -> str:
         out.append("\n" * max(start - line, 1) + translated)
         line = max(start, line + 1) + translated.count("\n")
     return "".join(out)
+
+
+def _nix_added(text: str, at: int) -> str:
+    """Return the words that ``++`` adds to a list: those of other lists, and a variable for what a
+    condition or another expression adds."""
+    added = ""
+    while match := _NIX_ADDED.match(text, at):
+        at = match.end()
+        is_certain = match["value"] is not None and not match["before"].strip()
+        words = _nix_words(match["value"], quotes=True) if match["value"] else ""
+        added += f" {words}" if is_certain else " $MORE_ARGS"
+    return added
 
 
 def _nix_words(text: str, *, quotes: bool) -> str:
@@ -282,7 +304,7 @@ def _nix_words(text: str, *, quotes: bool) -> str:
 def _nix_text(text: str) -> str:
     inner = text[2:-2] if text.startswith("''") else re.sub(r"\\(.)", r"\1", text[1:-1])
     inner = inner.replace("''$", "$")
-    inner = re.sub(r"\$\{(?:lib\.(?:strings\.)?)?escapeShellArgs (\w+)\}", r'"${\1[@]}"', inner)
+    inner = _NIX_JOINED.sub(r"${\1[@]}", inner)
     return re.sub(r"\$\{(?:[\w.]+\.)?(\w+)\}", r"${\1}", inner)
 
 

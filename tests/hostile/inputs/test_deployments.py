@@ -111,6 +111,31 @@ def test_the_work_for_branches_grows_with_the_text(tmp_path: Path, line: str, us
     assert work(16_000) < 12 * max(work(4_000), 0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "part"),
+    [
+        ("a.sh", "vllm serve m\n", "X=$(cat <<EOF\n"),
+        ("a.sh", "vllm serve m\n", "X=$(python <<E{n}\na\nE{n}\n"),
+        ("a.sh", "cat > a.yaml <<E\nimage: vllm/vllm-openai\nE\n", "kubectl "),
+        ("a.sh", "cat > a.sh <<E\nvllm serve m\nE\n", "sed -i "),
+        ("a.sh.j2", "vllm serve m #}}\n", "{{#"),
+        ("a.nix", 'x = [ "vllm" "serve" "m" ]', " ++ a (b) c"),
+        ("a.py", "l = []\nc = ['vllm', 'serve', 'm']\n", "l = []\nl += [' '.join(l)]\n"),
+        ("a.py", "c = ['vllm', 'serve', 'm']\nif a0:\n    c += x\n", "a{n} = a{m} or a{m}\n"),
+    ],
+)
+def test_the_work_grows_with_the_text(tmp_path: Path, name: str, start: str, part: str) -> None:
+    def work(count: int) -> float:
+        parts = "".join(part.format(n=n, m=n + 1) for n in range(count))
+        (tmp_path / name).write_text(start.format() + parts + "\n")
+        began = time.process_time()
+        read_deployments(str(tmp_path / name))
+        return time.process_time() - began
+
+    work(10)
+    assert work(8_000) < 16 * max(work(1_000), 0.05)
+
+
 def test_functions_that_call_each_other_are_read_a_limited_number_of_times(tmp_path: Path) -> None:
     calls = "".join(f"f{n}() {{ f{n + 1} a $@ $@; f{n + 1} $@ $@; }}\n" for n in range(300))
     (tmp_path / "a.sh").write_text(f"{calls}f300() {{ vllm serve m; }}\nf0 b\n")
