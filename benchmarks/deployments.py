@@ -80,7 +80,9 @@ def judge(sample: dict[str, Any], path: Path, cases: list[Case]) -> Result:
     result.problems = []
     if len(found) != sample["servers"]:
         result.problems.append(f"{len(found)} servers, {sample['servers']} are labelled")
-    has_variables = any(mark in path.read_text("utf-8", "replace") for mark in ("$", "{"))
+    has_variables = any(
+        mark in path.read_text("utf-8", "replace") for mark in ("$", "{", "environ", "getenv")
+    )
     for label in sample["each"]:
         if found:
             differences, place = min(

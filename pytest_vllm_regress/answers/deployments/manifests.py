@@ -376,7 +376,7 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         ]
         found = _merged(found) if is_chart else found
     has_template = _has_template(document)
-    of_chart = has_template and bool(found) and _has_chart_image(document)
+    of_chart = has_template and bool(found) and _is_of_chart(document)
     for server in found:
         label = "" if server.label == _ONLY_IMAGE else server.label
         if _is_language_model(document) and not server.words and not server.settings:
@@ -416,10 +416,13 @@ def _is_language_model(document: Any) -> bool:
     return str(kind_of(document)).startswith("LLMInferenceService")
 
 
-def _has_chart_image(document: Any) -> bool:
-    """Return whether an image is given as the values of a chart give it, in parts."""
+def _is_of_chart(document: Any) -> bool:
+    """Return whether a document without a kind gives images, or containers, as the values of a chart
+    do."""
     return any(
-        "tag" in node and ("repository" in node or "name" in node) for node in _mappings(document)
+        ("tag" in node and ("repository" in node or "name" in node))
+        or ("args" in node and "command" not in node and isinstance(node.get("image"), str))
+        for node in _mappings(document)
     )
 
 

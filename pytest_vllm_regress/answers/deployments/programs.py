@@ -4,11 +4,13 @@ vLLM's own application; and in the cells of notebooks."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from textwrap import dedent
 from typing import Any, TypeGuard
 
 from ...util.documents import parse_json
@@ -31,6 +33,10 @@ _RUNS = re.compile(
 """Functions that run a command as it is, or show it."""
 _HOLE = re.compile(r"%(?:\(\w+\))?[srd](?!\w)|\{[\w.\[\]]*\}")
 """A place for a value in a text."""
+_LONG_STRING = re.compile(
+    r"\"\"\"(?P<double>[^\"]*(?:\"{1,2}[^\"]+)*)\"\"\"|'''(?P<single>[^']*(?:'{1,2}[^']+)*)'''"
+)
+_MANIFEST = re.compile(r"(?m)^[ \t]*(?:apiVersion|services):")
 _FROM_ENVIRONMENT = ("get", "getenv")
 _REQUIRED = re.compile(
     r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
@@ -46,30 +52,36 @@ _Variable = tuple[str, int]
 
 def texts_of_notebook(text: str) -> Iterator[str]:
     """Yield the cells of a notebook that are no code."""
-    try:
-        document = parse_json(text)
-    except ValueError:
-        return
-    cells = document.get("cells") if isinstance(document, dict) else None
-    for cell in cells if isinstance(cells, list) else []:
-        source = cell.get("source") if isinstance(cell, dict) else None
-        if source and cell.get("cell_type") == "markdown":
-            yield "".join(map(str, source)) if isinstance(source, list) else str(source)
+    with contextlib.suppress(ValueError):
+        yield from _cells(text, "markdown")
 
 
 def of_notebook(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers that the cells start: commands behind ``!``, and cells of a shell."""
     try:
-        document = parse_json(text)
+        for cell in _cells(text, "code"):
+            yield from _of_cell(cell)
     except ValueError as error:
         yield Unreadable(str(error)[:200])
-        return
+
+
+def _cells(text: str, kind: str) -> Iterator[str]:
+    document = parse_json(text)
     cells = document.get("cells") if isinstance(document, dict) else None
     for cell in cells if isinstance(cells, list) else []:
         source = cell.get("source") if isinstance(cell, dict) else None
-        if source and cell.get("cell_type") == "code":
-            lines = "".join(map(str, source)) if isinstance(source, list) else str(source)
-            yield from _of_cell(lines)
+        if source and cell.get("cell_type") == kind:
+            yield "".join(map(str, source)) if isinstance(source, list) else str(source)
+
+
+def manifests_in(text: str, *, is_notebook: bool = False) -> Iterator[str]:
+    """Yield the long strings of a program, or of a notebook's code, that are manifests."""
+    with contextlib.suppress(ValueError):
+        for code in _cells(text, "code") if is_notebook else [text]:
+            for match in _LONG_STRING.finditer(code):
+                body = match["double"] or match["single"] or ""
+                if _MANIFEST.search(body):
+                    yield dedent(_HOLE.sub("$VALUE", body))
 
 
 def _of_cell(text: str) -> Iterator[ServerCommand]:

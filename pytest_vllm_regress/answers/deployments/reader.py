@@ -30,7 +30,7 @@ from .findings import (
 from .hcl import parse_hcl
 from .here_documents import of_shell
 from .manifests import of_document, of_yaml
-from .programs import of_notebook, of_python, texts_of_notebook
+from .programs import manifests_in, of_notebook, of_python, texts_of_notebook
 from .shell import (
     is_image,
     of_script,
@@ -214,13 +214,17 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
         yield from of_yaml(text)
     elif inner.endswith(".ipynb") and text.lstrip().startswith("{"):  # not one of its cells
         found = list(of_notebook(text)) if starts else []
+        found = found or _of_manifests(text, is_notebook=True)
         yield from found
         for cell in texts_of_notebook(text) if starts and not found else ():
             yield from _of_examples(cell)
     elif inner.endswith(_HCL):
         yield from of_document(parse_hcl(text)) if starts else ()
     elif inner.endswith(".py"):
-        yield from of_python(text) if starts else ()
+        program = list(of_python(text)) if starts else []
+        yield from program
+        if not any(isinstance(item, ServerCommand) for item in program):
+            yield from _of_manifests(text)
     elif is_dockerfile(inner) or (not inner.endswith((".sh", ".bash")) and _FROM.search(text)):
         yield from of_dockerfile(without_blocks(text))
     elif starts and inner.endswith(_PROSE) and _FENCE.search(text):
@@ -231,6 +235,11 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
             yield from of_unit(text)
         else:
             yield from of_shell(text)
+
+
+def _of_manifests(text: str, *, is_notebook: bool = False) -> list[ServerCommand | Unreadable]:
+    """Return the servers of manifests in strings."""
+    return [item for part in manifests_in(text, is_notebook=is_notebook) for item in of_yaml(part)]
 
 
 def _of_examples(text: str) -> Iterator[ServerCommand]:

@@ -46,6 +46,7 @@ MAX_NESTED = 5
 
 # Programs and images
 _MODULE = re.compile(r"(?:.*/)?vllm[./]entrypoints[./](?:openai[./])?(?:api|grpc)_server(?:\.py)?")
+_PYTHON = re.compile(r"(?:^|[/{_$])(?i:python)[\d.]*\}?$")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
 _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:-\w+)*(?:[:@}]|$)")
 _IMAGE = re.compile(
@@ -593,7 +594,13 @@ def servers(
             name, _, value = word.partition("=")
             assigned[name] = literal(value)
         if not is_own and re.search(r"\s", _IN_TEMPLATE.sub("", word)):
-            if _may_serve(word) and depth < MAX_NESTED:
+            # Python's own code may only look for the module.
+            is_code = is_script and any(map(_PYTHON.search, words[: index - 1]))
+            if (
+                _may_serve(word)
+                and depth < MAX_NESTED
+                and not (is_code and "vllm serve" not in word)
+            ):
                 passed = words[index + 2 :] if is_script else ()  # after the name, $0
                 script = _KEY_AT_END.sub("", word)
                 for server in of_script(script, word.line, assigned, depth + 1):
@@ -767,6 +774,7 @@ def _image_file(words: Sequence[Word], start: int) -> tuple[Word, int] | None:
     if not {"run", "exec"} & set(words[start + 1 : start + 3]):
         return None
     for index, word in enumerate(words[start:], start):
+        word = Word(DEFAULT_OF_VARIABLE.sub(r"\1", word), word.line)
         match = _IMAGE_FILE.fullmatch(word)
         if match and (word.endswith(".sif") or word.startswith("docker://")):
             name = f"{match[1]}:{match[2]}" if match[2] else match[1]

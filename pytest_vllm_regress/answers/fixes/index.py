@@ -30,7 +30,7 @@ _REVERT = re.compile(r"^(?:\[[^\]]*\] *)*Revert ")
 _TITLED = re.compile(r"\(#(\d+)\)")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_fix(title: str) -> bool:
     """Return whether a title says that something was wrong."""
     return _FIX.search(title) is not None

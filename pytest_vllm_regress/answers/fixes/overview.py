@@ -51,7 +51,7 @@ def subsystem(fix: Fix) -> str:
     return _subsystem_of_most(tuple(fix.changed))
 
 
-@functools.lru_cache(maxsize=None)  # the site asks for each fix on the page of each release
+@functools.cache  # the site asks for each fix on the page of each release
 def _subsystem_of_most(paths: tuple[str, ...]) -> str:
     parts = Counter(map(_subsystem_of, paths))
     return parts.most_common(1)[0][0] if parts else OTHER

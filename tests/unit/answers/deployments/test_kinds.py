@@ -305,3 +305,56 @@ def test_a_json_text_in_a_list_of_terraform(tmp_path: Path) -> None:
 def test_what_only_looks_like_a_server(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(UsageError, match="starts no vLLM"):
         read(tmp_path, name, text)
+
+
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - name: vllm
+          image: vllm/vllm-openai:v0.9.1
+          args: ["--model", "org/m", "--enable-lora", "--port", "{port}"]
+"""
+
+
+@pytest.mark.parametrize("quotes", ['"""', "'''"])
+def test_a_manifest_in_a_string_of_a_program_or_a_notebook(tmp_path: Path, quotes: str) -> None:
+    code = (
+        f"port = 1\nmanifest = f{quotes}{MANIFEST}{quotes}\nopen('m.yaml', 'w').write(manifest)\n"
+    )
+    cells = [{"cell_type": "code", "source": f"{code}!kubectl apply -f m.yaml\\n"}]
+    for name, text in (("m.py", code), ("m.ipynb", json.dumps({"cells": cells}))):
+        (place,) = read(tmp_path, name, text)
+        assert dict(place.options) == LORA | {"port": UNSET} and place.complete
+
+
+def test_an_image_of_apptainer_that_is_the_default_of_a_variable(tmp_path: Path) -> None:
+    text = 'SIF="${SIF:-vllm-openai.sif}"\napptainer run --nv "$SIF" --model org/m\n'
+    check(tmp_path, "m.sh", text, M, True)
+
+
+@pytest.mark.parametrize("python", ["python", "/opt/env/bin/python3.12", "python -u", '"$PYTHON"'])
+def test_code_that_looks_for_vllm_starts_no_server(tmp_path: Path, python: str) -> None:
+    code = (
+        "import importlib.util as u; u.find_spec('vllm.entrypoints.openai.api_server') or exit(1)"
+    )
+    text = f'if {python} -c "{code}"; then\n  vllm serve org/m\nfi\n'
+    check(tmp_path, "m.sh", text, M, True)
+
+
+def test_containers_in_the_values_of_a_chart_get_options_of_its_template(tmp_path: Path) -> None:
+    values = """
+decode:
+  containers:
+    - name: vllm
+      image: vllm/vllm-openai:v0.9.1
+      modelCommand: vllmServe
+      args: ["--model", "org/m"]
+"""
+    (place,) = read(tmp_path, "values.yaml", values)
+    assert dict(place.options) == M and not place.names_all
+    (place,) = read(tmp_path, "pod.yaml", f"kind: Pod\nspec:{values.replace('decode:', '')}")
+    assert place.names_all
