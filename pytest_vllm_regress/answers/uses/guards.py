@@ -167,15 +167,21 @@ class VersionTests:
         releases; ``ends``: those for which its end is reached."""
         self.kept.pop(name, None)
         true, false, values, may_fail = frozenset[int](), ends, [], False
+        without: Releases = frozenset()
+        is_decided = False
         for value, live in returns:
             if value is None or (isinstance(value, ast.Constant) and not value.value):
-                false |= live
+                without |= live
                 may_fail = True
                 continue
             values.append(value)
             is_true, is_false = self.outcome(value, names)
             is_constant = isinstance(value, ast.Constant)
+            is_decided |= not is_constant and (is_true, is_false) != self._any
             true, false = true | live & is_true, false if is_constant else false | live & is_false
+        # Beside a comparison of the version, a plain False is for a missing vLLM.
+        if not (is_decided and without == self.all):
+            false |= without
         is_told = (values or may_fail) and (true, false) != self._any
         outcome = (true, false) if is_told else None
         arguments = node.args
@@ -230,17 +236,17 @@ class VersionTests:
             return self.outcome(decorator, names)[0]
         return self.all
 
-    def after_handler(self, before: Mapping[str, KeptTest], body: Sequence[ast.stmt]) -> None:
-        """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
-
-        ``is_old = False``.
-        """
+    def after_handler(
+        self, before: Mapping[str, KeptTest], body: Sequence[ast.stmt], enters: Releases
+    ) -> None:
+        """Keep outcomes of a ``try`` also where a handler, which is for the releases ``enters``, assigns
+        a constant to the name: ``is_old = False``."""
         for node in body:
             match node:
                 case ast.Assign([ast.Name(name)], ast.Constant(value)):
                     if (kept := before.get(name)) and kept.outcome:
                         true, false = kept.outcome
-                        outcome = (self.all, false) if value else (true, self.all)
+                        outcome = (true | enters, false) if value else (true, false | enters)
                         self.kept[name] = replace(kept, outcome=outcome)
 
     def probed(self, test: ast.expr) -> frozenset[str]:

@@ -297,7 +297,8 @@ class PythonReader:
                 live=enters,
             )
             ends |= self._block(handler.body, inner)
-            self._tests.after_handler(kept, handler.body)
+            is_of_import = bool(kinds) and kinds <= OF_IMPORT
+            self._tests.after_handler(kept, handler.body, lacks if is_of_import else scope.live)
             scope.names.update(merged(scope.names, inner.names))
         # "else" runs only where the imports above it have worked.
         imported = imported_names(node.body)
@@ -336,7 +337,7 @@ class PythonReader:
             exists, lacks = self._tests.exists(path)
             if scope.caught & OF_IMPORT:
                 rest &= exists
-                self._fails |= lacks
+                self._fails |= lacks & scope.live
             elif scope.certain:
                 self._unloadable |= lacks - exists
             self._tests.kept.pop(name, None)

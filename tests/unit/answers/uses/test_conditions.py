@@ -51,6 +51,11 @@ SKIPS = "import vllm.utils\nneeds = pytest.mark.skipif(not hasattr(vllm.utils, '
         f"import vllm\nis_old = [f(vllm.__version__) for f in checks]\nif any(is_old):\n    {OLD}",
         f"import vllm\ndef is_old():\n    return not matches('1', vllm.__version__)\nif is_old():\n    {OLD}",
         f"from vllm import LLM, __version__ as v\nx = {CALL} if old(v) else LLM('m')",
+        # What tells the version, or False without vLLM.
+        f"import vllm\ndef is_new():\n    v = version('vllm')\n    if v is None:\n        return False\n"
+            f"    return Version(v) >= Version('2.0')\nif not is_new():\n    {OLD}",
+        f"try:\n    import vllm\n    is_new = vllm.__version__ >= '2.0'\n    if is_new:\n        {NEW}\n    else:\n        {OLD} as other\n"
+            f"except ImportError:\n    is_new = False\ndef f():\n    if not is_new:\n        {OLD} as third",
         # Modules that are looked for.
         f"if importlib.util.find_spec('vllm.utils.get_port') is not None:\n    {OLD}",
         f"if has_module('vllm.utils.get_port'):\n    {OLD}",
