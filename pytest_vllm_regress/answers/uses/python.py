@@ -451,9 +451,11 @@ class PythonReader:
 
     def _overrides(self, node: ast.ClassDef, bases: Sequence[str], scope: Scope) -> None:
         """Record the methods of a class that override those of its bases."""
-        methods = [method for method in node.body if isinstance(method, Function)]
+        defined = {method.name: method for method in node.body if isinstance(method, Function)}
+        # One that only raises an exception is not meant to be called.
+        methods = [method for method in defined.values() if not always_raises(method.body)]
         is_mixed_in = all(path.rpartition(".")[2].endswith("Mixin") for path in bases)
-        siblings = tuple(method.name for method in methods)
+        siblings = tuple(defined)
         for method in methods if not is_mixed_in else ():  # who mixes it in calls its methods
             # A private hook may be the former form of a public one that some class here has, too.
             is_former = method.name[:1] == "_" and method.name[1:] in self._methods

@@ -167,6 +167,8 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         "from vllm import LLM\nLLM = other()\nLLM(old_option=1)",
         "from vllm import LLM\nx = LLM('m')\nfor x in y:\n    x.engine.executor",
         "from vllm.worker import Worker\nclass W(Worker):\n    def load(self, *args, **kwargs): ...",
+        "from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): raise RuntimeError('not used')",
+        "from vllm.worker import Worker\nclass W(Worker):\n    def load(self, path): ...\n    def load(self, path, device): ...",
         "from vllm.worker import Worker\nclass W(Worker):\n    def begin(self): ...\n    def f(self): self.begin()",
         "'''Sets VLLM_OLD and vllm:old.'''\nimport vllm",
         "import vllm\n@app.post('/v1/old')\ndef f(): ...\nurl = f'{base}/v1/old'",
