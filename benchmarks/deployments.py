@@ -49,6 +49,7 @@ HALVES = (
     "2026-11-28-third",
     "2026-11-28-fourth",
     "2026-11-28-fifth",
+    "2026-11-28-sixth",
 )
 RELEASES = ("0.8.5", "0.10.2", "0.19.0")
 """For which what is reachable is compared if the label has no version."""
