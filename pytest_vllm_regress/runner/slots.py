@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -34,6 +35,7 @@ cores."""
 GIB_PER_WORKER = 3
 """A warm agent, and a server or a small Ray cluster."""
 WORKERS_PER_CORE = 3
+LOOKS, BETWEEN_LOOKS_S = 10, 0.05
 NEED = 0.6
 """Cores that an environment keeps busy on average: all cases took 722 s of processor time in 1,093
 s."""
@@ -54,12 +56,28 @@ def worker_room(
     cores: int | None = None, memory_gib: float | None = None, load: float | None = None
 ) -> int:
     """Return how many tests may wait for documented hangs side by side: ``WORKERS_PER_CORE``, less
-    what the machine does already (its load), so that none of them misses its deadline because of
+    what the machine does already (``load``), so that none of them misses its deadline because of
     the others. By default of this machine, now."""
     cores = cores or os.cpu_count() or 1
     memory_gib = memory_gib or psutil.virtual_memory().available / GIB
-    load = os.getloadavg()[0] if load is None else load
+    load = present_load() if load is None else load
     return max(1, int(min(WORKERS_PER_CORE * cores - load, memory_gib / GIB_PER_WORKER)))
+
+
+def _running() -> int:
+    """Return how many other tasks of this machine run or want to (proc_loadavg(5))."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
+
+
+def present_load(running: Callable[[], int] = _running, average: float | None = None) -> float:
+    """Return how many tasks want a core: the load average, or what runs now if that is less. The
+    average counts for minutes what has ended, such as an installation."""
+    average = os.getloadavg()[0] if average is None else average
+    looks = []
+    for _ in range(LOOKS if average >= 1 else 0):
+        looks.append(running())
+        time.sleep(BETWEEN_LOOKS_S)
+    return min(average, statistics.mean(looks)) if looks else average
 
 
 def _idle_s() -> float:

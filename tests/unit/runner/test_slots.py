@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.runner.slots import GIB_PER_BATCH, IDLE_S, Spare, worker_room
+from pytest_vllm_regress.runner.slots import GIB_PER_BATCH, IDLE_S, Spare, present_load, worker_room
 
 
 def ask(
@@ -62,3 +62,12 @@ def test_hangs_wait_side_by_side_where_memory_and_load_allow_it(
     memory_gib: float, load: float, workers: int
 ) -> None:
     assert worker_room(2, memory_gib, load) == workers
+
+
+@pytest.mark.parametrize(
+    ("average", "running", "load"),
+    [(4.0, [0] * 8 + [1] * 2, 0.2), (4.0, [6] * 10, 4.0), (0.5, [], 0.5)],
+)
+def test_what_has_ended_is_no_load(average: float, running: list[int], load: float) -> None:
+    assert present_load(iter(running).__next__, average) == pytest.approx(load)
+    assert present_load() >= 0
