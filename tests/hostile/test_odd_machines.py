@@ -53,7 +53,7 @@ def kernel_log() -> Path:
 def test_a_log_that_the_kernel_goes_on_writing_is_read_as_far_as_it_is(kernel_log: Path) -> None:
     for _ in range(2):  # the first reader takes what is there
         done = command("explain", str(kernel_log))
-        assert done.returncode in (0, 1)
+        assert done.returncode in (0, 1, 5)  # 5: the kernel has ended a process for want of memory
         assert "Traceback" not in done.stderr
     assert peek(kernel_log, 1000) == ""
 
