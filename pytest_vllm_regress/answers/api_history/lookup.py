@@ -49,7 +49,7 @@ _RETURNS = {
     "get_current_vllm_config": "vllm.config.VllmConfig",
     "get_forward_context": "vllm.forward_context.ForwardContext",
 }
-"""Functions that return an instance of the class."""
+"""Module-level functions that return an instance of a class."""
 _MAKERS = ("from_", "create", "build")
 """How the names of class methods begin that return an instance of their class."""
 

@@ -1,4 +1,4 @@
-"""Values of expressions in Python if nobody has set a variable of the environment."""
+"""Evaluate Python expressions as if no environment variable were set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MAX_PARTS = 200
-"""Most parts of an expression, with those of its variables, that are looked at."""
+"""Maximum number of nodes that are evaluated, including those of the variables' values."""
 _METHODS = ("lower", "upper", "strip")
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "str": str,

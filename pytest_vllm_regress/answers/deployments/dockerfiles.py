@@ -27,7 +27,7 @@ _STRING = re.compile(r'"((?:[^"\\\n]|\\[ \t\r]*\n|\\.)*)"')
 _RUNS_PROGRAM = re.compile(
     r"(?!.*(?:ray|bench|test|client|router|proxy|eval|train))(?:.*\.(?:py|sh)|\w+(?:\.\w+)+)"
 )
-"""A script or module, but for what runs in vLLM's image and is no server."""
+"""A script or module, except those in vLLM's image that are not its server."""
 _INSTALLS_VLLM = re.compile(
     r"(?:pip3?|uv)[^\n]*\binstall(?:[^\n\\]|\\\s*\n)*?[\s\"']vllm\b(?![-/\w])"
 )

@@ -20,7 +20,7 @@ HERE_DOCUMENT = re.compile(
     re.MULTILINE,
 )
 _PRINTED = re.compile(r"[ \t]*cat[ \t]*\Z")
-"""What is before a text for people; elsewhere it is written to a file, or run."""
+"""What precedes a here-document that is only printed, rather than written to a file or run."""
 _RUN_BY_PYTHON = re.compile(r"(?i:python)[\w.]*[^\n|;&]*\Z")
 _MANIFEST = re.compile(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):")
 _HELD = re.compile(
@@ -32,9 +32,9 @@ _HELD = re.compile(
 _PRINTED_BY = re.compile(
     rf"(?m)^(?P<assigned>[ \t]*(?:\w+[ \t]+)?\w+\+?=)\"?\$\([^()\n]*{HERE_DOCUMENT.pattern}(?:[ \t]*(?P=end)[ \t]*(?:\n[ \t]*\)\"?)?)?"
 )
-"""What another command prints that reads a here-document."""
+"""An assignment of the output of a command that reads a here-document."""
 _ADDED = re.compile(r"(?m)^[ \t]*(?:\$\{?\w+(?::?[-+][^\n{}]*)?\}?|\$\([^\n]*\))+[ \t]*$")
-"""A line of a manifest that a variable or the output of a command makes."""
+"""A line of a manifest that consists only of a variable or of a command's output."""
 _CHANGES_OBJECT = re.compile(
     r"(?m)^[^\n#]*(?:\b(?:kubectl|oc)\b[^\n|;]{0,300}[ \t](?:patch|set|edit|replace|apply[ \t]+-k)\b|\bkustomize\b|\benvsubst\b"
     r"|\bhelm\b[^\n]{0,300}[ \t]--(?:set|values|post-renderer)|\bcompose\b[^\n]{0,100}[ \t]-f\b[^\n]{0,100}[ \t]-f\b)"
@@ -80,8 +80,8 @@ def _unescaped(body: str) -> str:
 
 
 class _Documents:
-    """The here-documents of a script, by what they are. The manifests become one text, so that those
-    that belong together are read together."""
+    """The here-documents of a script, sorted into manifests, units, programs and scripts. Manifests
+    are joined into one text, because they may refer to each other."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -105,7 +105,8 @@ class _Documents:
         )
 
     def _take(self, match: re.Match[str]) -> str:
-        """Keep the body and return its place in the script, with the body only if it is a script."""
+        """Sort a here-document in, and return what stays in its place: the body of a script, otherwise
+        as many empty lines."""
         body, text = match["body"], self._text
         without = match["start"] + "\n" * body.count("\n")
         start = text.rfind("\n", 0, match.start()) + 1

@@ -1,4 +1,4 @@
-"""KServe's serving runtimes, and the services that run them with arguments of their own."""
+"""KServe's serving runtimes and the inference services that use them, which may add arguments."""
 
 from __future__ import annotations
 

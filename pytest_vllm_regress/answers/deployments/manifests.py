@@ -67,7 +67,7 @@ _WRITTEN = re.compile(
 _RUN_BY_ACTION = re.compile(r"(?i)(?:.*[_-])?(?:script|run|commands?|cmd|shell|exec)")
 _REQUIREMENT = re.compile(r"vllm\b(?![-/])")
 _SERVES = frozenset(("ports", "expose", "deploy", "resources"))
-"""Keys of a container that others call, or that has a GPU."""
+"""Keys that suggest that a container is a server: it exposes ports or reserves a GPU."""
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
@@ -417,8 +417,8 @@ def _is_language_model(document: Any) -> bool:
 
 
 def _is_of_chart(document: Any) -> bool:
-    """Return whether a document without a kind gives images, or containers, as the values of a chart
-    do."""
+    """Return whether a document looks like the values of a Helm chart: it splits an image into
+    repository and tag, or has containers without a command."""
     return any(
         ("tag" in node and ("repository" in node or "name" in node))
         or ("args" in node and "command" not in node and isinstance(node.get("image"), str))

@@ -591,7 +591,7 @@ class _Program:
         return "" if name in ("join", "run", "Popen") else "$VALUE"
 
     def _joined_words(self, node: ast.Call) -> list[Word]:
-        """Return the words of a list of the program that ``" ".join(NAME)`` makes one text of."""
+        """Return the items of the list that ``" ".join(NAME)`` joins, as words."""
         match node:
             case ast.Call(ast.Attribute(ast.Constant(" ")), [ast.Name(name)]):
                 listed = self._names.get(name)

@@ -86,7 +86,7 @@ _FENCE = re.compile(
     r"(?m)^(?P<indent>[ \t]*)(?P<fence>```+|~~~+)[ \t]*(?P<language>\w*)[^\n]*\n(?P<body>(?:(?![ \t]*(?P=fence)).*\n)*)[^\n]*"
 )
 _WRAPPED = re.compile(r"([^\\\s])[ \t]*\n(?=[ \t]*--?[A-Za-z])")
-"""A line of a command in a text that goes on on the next one without a backslash."""
+"""A line of a command that continues on the next line, without a backslash."""
 _NAMES_OF_LANGUAGES = {
     "python": "x.py",
     "py": "x.py",
@@ -182,7 +182,7 @@ def names_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def is_prose(file: str) -> bool:
-    """Return whether a file is a document, with code in blocks."""
+    """Return whether a file is a document, such as Markdown, whose code is in blocks."""
     return file.lower().endswith(_PROSE)
 
 

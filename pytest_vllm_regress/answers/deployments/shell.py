@@ -642,8 +642,8 @@ def servers(
 def _of_client(
     words: Sequence[Word], variables: Mapping[str, str], depth: int
 ) -> Iterator[ServerCommand]:
-    """Yield the server of a container that a client starts: image and arguments are options of the
-    client, or the arguments follow ``--``."""
+    """Yield the server of a container that a command-line client starts. The client takes the image as
+    an option, and the arguments as an option or after ``--``."""
     image, arguments = Word(""), list[Word]()
     for index, word in enumerate(words):
         option, equals, value = word.partition("=")

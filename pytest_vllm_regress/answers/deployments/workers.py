@@ -33,7 +33,7 @@ def settings_of_worker(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _option(name: str) -> str:
-    """Return the option of a variable's name; empty if there is none."""
+    """Return the option that a variable sets, by its name; empty if it sets none."""
     field = name.lower()
     is_known = name.isupper() and f"--{field.replace('_', '-')}" in names().options
     return field_of(field) if is_known and field not in _OF_FRONT else ""

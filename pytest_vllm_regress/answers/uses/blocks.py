@@ -169,8 +169,8 @@ def functions_in(function: Function) -> Iterator[Function]:
 
 
 def may_only_lack_vllm(node: ast.stmt, caught: frozenset[str]) -> bool:
-    """Return whether a statement, if it raises what a handler catches (``caught``), can only do so
-    because a release lacks something."""
+    """Return whether only something that a release lacks can make a statement raise an exception of
+    the kinds that a handler catches (``caught``)."""
     match node:
         case ast.ImportFrom(module=str(module), level=0):
             return module.partition(".")[0] == "vllm"

@@ -52,13 +52,13 @@ def declared_in(text: str, file: str) -> list[Declared]:
 
 
 def _specifiers(text: str, file: str) -> Iterator[str]:
-    """Yield the ranges in any list of requirements of the file, and in the tables of Poetry."""
+    """Yield the version ranges of vLLM in lists of requirements and in Poetry's tables."""
     name = file.rpartition("/")[2]
     todo = deque[object]()
     if name == "pyproject.toml":
         todo.append(parse_toml(text))
     elif name == "setup.cfg":
-        # Line by line: configparser takes time with the square of the errors in a file.
+        # Line by line, because configparser takes quadratic time in the number of errors.
         lines = (line.strip() for line in text.splitlines())
         todo.append(
             [line if line[:4].lower() == "vllm" else line.partition("=")[2] for line in lines]

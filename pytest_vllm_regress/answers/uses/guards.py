@@ -179,7 +179,7 @@ class VersionTests:
             is_constant = isinstance(value, ast.Constant)
             is_decided |= not is_constant and (is_true, is_false) != self._any
             true, false = true | live & is_true, false if is_constant else false | live & is_false
-        # Beside a comparison of the version, a plain False is for a missing vLLM.
+        # A function that compares the version returns a plain False if vLLM is not installed.
         if not (is_decided and without == self.all):
             false |= without
         is_told = (values or may_fail) and (true, false) != self._any
@@ -351,8 +351,8 @@ class VersionTests:
         return outcome == self._any
 
     def doubt(self, test: ast.expr | None, names: Names) -> str:
-        """Return what a test asks for that depends on the release in a way that is not understood;
-        empty if it is understood, or depends on something else."""
+        """Return why the outcome of a test depends on the release in a way that the reader cannot decide;
+        empty if it can, or if the test is about something else."""
         match test:
             case None:
                 return ""

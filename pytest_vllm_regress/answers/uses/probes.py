@@ -12,11 +12,11 @@ from ..api_history.definitions import last_name, text_of, walk
 from .scope import Names, resolve
 
 MAX_CALLS = 4
-"""Most calls that are followed from a test of the release through the project's functions."""
+"""Maximum depth of calls that are followed through the project's functions."""
 MAX_TABLE = 200
-"""Most entries of a table whose keys are releases."""
+"""Maximum number of entries that are read of a table whose keys are releases."""
 MAX_INLINED = 40
-"""Most nodes of an expression in which a function's own names are replaced."""
+"""Maximum number of nodes of an expression into which local names are substituted."""
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _ENGINE_NAME = re.compile(r"(?i)vllm|engine")
 """Names of variables that hold "V0" or "V1" as the engine, rather than as a model or a protocol."""

@@ -1,4 +1,4 @@
-"""Untrusted text in Markdown has no effect and stays readable; templates need no cache."""
+"""Untrusted text is escaped in Markdown but stays readable; templates render without a cache."""
 
 from __future__ import annotations
 
