@@ -254,7 +254,8 @@ def _batch_command(batch: Batch, options: RunOptions, scratch: Path, report: Pat
     if options.device:
         command.append(f"--vllm-device={options.device}")
     if workers:
-        command += ["-n", workers, "--dist", "loadgroup"]
+        # xdist would begin with the engines that most tests share, whatever they take.
+        command += ["-n", workers, "--dist", "loadgroup", "--no-loadscope-reorder"]
     return [*command, *options.pytest_args]
 
 

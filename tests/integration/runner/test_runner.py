@@ -126,7 +126,8 @@ def test_expected_verdicts_exit_with_0(make_case: MakeCase) -> None:
     assert outcome.exit_code == 0
     assert outcome.run.results[0].command == "vllm-regress run a --env old --device sim"
     command = fake.commands[0]
-    assert command[-6:] == ["--vllm-device=sim", "-n", "2", "--dist", "loadgroup", "-k", "x"][-6:]
+    in_order = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+    assert command[-8:] == ["--vllm-device=sim", *in_order, "-k", "x"]
     assert str(case.directory) in command
     assert "no:cacheprovider" in command
     assert fake.environments[0]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
