@@ -4,6 +4,7 @@ variables that the import of vLLM reads."""
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ _MAX_WITH_VARIABLES = 2
 """Agents with variables of their own that are kept at the same time: each takes as much memory as
 vLLM with its modules."""
 
+_LOG = logging.getLogger("vllm_regress.processes")
 _NO_VARIABLES: frozenset[tuple[str, str]] = frozenset()
 
 
@@ -32,7 +34,8 @@ class Agents:
     meanwhile, so that nothing evicts it.
 
     ``run``: returns the run directory. The session's budget in ``limits`` begins now. ``environment``: variables of all agents, which replace those
-    of ``inherited``.
+    of ``inherited``. ``shared``: where to ask for a fork of an agent that has imported vLLM
+    (``processes/shared_agents.py``); empty: nowhere.
     """
 
     def __init__(
@@ -44,12 +47,13 @@ class Agents:
         progress: Callable[[str], None],
         environment: Mapping[str, str] = MappingProxyType({}),
         inherited: Mapping[str, str] | None = None,
+        shared: str = "",
     ) -> None:
         self._run, self._gpus, self._progress, self._deadline = run, gpus, progress, deadline_for
         self._limits = limits
         session_s = limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
-        self._environment, self._inherited = environment, inherited
+        self._environment, self._inherited, self._shared = environment, inherited, shared
         self._agents: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
         """By environment, device and variables of their own, the least recently used first."""
         self._numbers = itertools.count()
@@ -119,21 +123,39 @@ class Agents:
         environment = {**self._environment, **variables, "VLLM_REGRESS_DEVICE": str(target.device)}
         if target.device == "gpu":
             environment |= self._gpus.agent_environment(target)
-        agent = self._start(
-            target.python,
-            environment=environment,
-            limits=self._limits.as_request(self._until),
-            limit_options=self._limits.options(),
-            name=f"agent-{next(self._numbers)}",
-            about=target.describe(),
-        )
+        facts: dict[str, Any] = {
+            "environment": environment,
+            "limits": self._limits.as_request(self._until),
+            "limit_options": self._limits.options(),
+            "name": f"agent-{next(self._numbers)}",
+            "about": target.describe(),
+        }
+        forked = self._forked(target, facts)
+        agent = forked or self._start(target.python, **facts)
         with_them = f" with {', '.join(sorted(variables))}" if variables else ""
-        self._progress(f"importing vLLM in {target.name} ({target.device}){with_them}")
+        if forked is None:
+            self._progress(f"importing vLLM in {target.name} ({target.device}){with_them}")
         try:
             agent.warm(self._deadline("import", None))
         except BaseException:
             agent.stop()
             raise
+        return agent
+
+    def _forked(self, target: Target, facts: Mapping[str, Any]) -> Agent | None:
+        """Return a fork of a shared agent; None where there is none. Each run leases GPUs of its own."""
+        if not self._shared or target.device == "gpu":
+            return None
+        from .processes.shared_agents import AgentRefused, ForkedAgent
+
+        agent = ForkedAgent(
+            self._shared, target.python, self._run(), inherited=self._inherited, **facts
+        )
+        try:
+            agent.start(self._deadline("import", None))
+        except AgentRefused as why:
+            _LOG.info("%s: no shared agent: %s", target.name, why)
+            return None
         return agent
 
     def bare(

@@ -64,7 +64,7 @@ class Session:
     """Created on first use, closed once. Not shared between threads.
 
     ``early_exit``: returns the policy of the running test. ``on_waited``: called after the session
-    has waited for GPUs of other runs.
+    has waited for GPUs of other runs. ``shared_agents``: see ``Agents``.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Session:
         controller: Owner | None = None,
         early_exit: Callable[[], EarlyExitPolicy] | None = None,
         on_waited: Callable[[], None] = lambda: None,
+        shared_agents: str = "",
     ) -> None:
         self.settings = settings
         self._pid = os.getpid()
@@ -101,6 +102,7 @@ class Session:
             lambda line: self.progress(line),
             {**variables_of(settings.hub_cache), **settings.variables},
             settings.inherited,
+            shared_agents,
         )
 
     @property

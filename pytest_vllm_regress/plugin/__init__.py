@@ -86,8 +86,11 @@ def pytest_configure_node(node: Any) -> None:
             terminal.ensure_newline()
             for line in lines:
                 terminal.write_line(line)
-    tell_worker(node.workerinput)
-    if options.any_set(config):
+    used = options.any_set(config)
+    tell_worker(
+        config, node.workerinput, share=used and (config.getoption("numprocesses") or 0) > 1
+    )
+    if used:
         Workers.add(node)
     _collect_verdicts(config)
 

@@ -1,9 +1,9 @@
 """The session of a pytest run, created on first use, and deadlines that end before the test's own
 timeout (pytest-timeout) does.
 
-Each worker of pytest-xdist has a session and agents of its own. The processes of a worker are found
-by the tag in their environment and below its agents; children of another worker's agent would have
-that worker's tag, and would have to outlive it.
+Each worker of pytest-xdist has a session and agents of its own, which are forked from an import of
+vLLM in the controller (``engines/processes/shared_agents.py``). The processes of a worker are found
+by the tag in their environment and below its agents.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from ..util.masking import mask
 from ..util.signals import end_with_parent
 from ..util.text import one_line, printable
 from .reporter import register
-from .state import SESSION, controller_of, leg_of, outer_timeout, renew_timeout, settings_of
+from .state import (
+    SESSION,
+    controller_of,
+    leg_of,
+    outer_timeout,
+    renew_timeout,
+    settings_of,
+    shared_agents_of,
+)
 
 # Our deadlines pass this many seconds before pytest-timeout's: enough for writing the dossier and
 # ending the processes.
@@ -54,6 +62,7 @@ def session_of(config: pytest.Config) -> Session:
             controller=controller,
             early_exit=lambda: _current_early_exit(config),
             on_waited=lambda: restart_timeout(config),
+            shared_agents=shared_agents_of(config),
         )
         register(config)  # a test may ask for our fixtures only while it runs
     return config.stash[SESSION]

@@ -16,6 +16,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 if TYPE_CHECKING:
+    from ..engines.processes.shared_agents import SharedAgents
     from ..engines.session import Session
     from ..engines.settings import Settings
     from ..util.rundir import Owner
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
+SHARED_AGENTS: pytest.StashKey[SharedAgents] = pytest.StashKey()
 LEG: pytest.StashKey[Leg] = pytest.StashKey()
 
 
@@ -64,6 +66,9 @@ def needs_legs(item: pytest.Item) -> bool:
 
 
 _CONTROLLER = "vllm_regress_controller"
+_AGENTS = "vllm_regress_agents"
+AGENTS = "VLLM_REGRESS_AGENTS"
+"""The environment variable that says where a pytest may ask for agents."""
 _REFUSAL = "vllm_regress_refusal"
 
 
@@ -78,13 +83,26 @@ def refusal_of(node: Any) -> str:
     return str(getattr(node, "workeroutput", {}).get(_REFUSAL, ""))
 
 
-def tell_worker(workerinput: dict[str, Any]) -> None:
-    """Tell an xdist worker, from the controller, which process the controller is."""
+def tell_worker(config: pytest.Config, workerinput: dict[str, Any], *, share: bool) -> None:
+    """Tell an xdist worker, from the controller, which process the controller is, and with ``share``
+    where to ask for agents."""
     import dataclasses
 
     from ..util.rundir import Owner
 
     workerinput[_CONTROLLER] = dataclasses.asdict(Owner.me())
+    if share:
+        from ..engines.processes.shared_agents import SharedAgents
+
+        if SHARED_AGENTS not in config.stash:
+            config.stash[SHARED_AGENTS] = SharedAgents()
+            config.add_cleanup(config.stash[SHARED_AGENTS].close)
+        workerinput[_AGENTS] = config.stash[SHARED_AGENTS].address
+
+
+def shared_agents_of(config: pytest.Config) -> str:
+    """Return where this process may ask for agents; empty if nowhere."""
+    return str(getattr(config, "workerinput", {}).get(_AGENTS) or os.environ.get(AGENTS, ""))
 
 
 class Workers:

@@ -163,11 +163,11 @@ class RunDir:
     tag: str
 
     @classmethod
-    def create(cls, controller: Owner | None = None) -> RunDir:
+    def create(cls, controller: Owner | None = None, *, secret_bytes: int = 4) -> RunDir:
         """Create the directory of a run that this process owns.
 
         ``controller`` is the process that this one works for, as an xdist worker does. The run is
-        abandoned when either has ended.
+        abandoned when either has ended. ``secret_bytes``: random bytes in the tag.
         """
         owner = Owner.me()
         path = None
@@ -176,7 +176,7 @@ class RunDir:
             # process waits until the record is written.
             with blocked():
                 path = Path(tempfile.mkdtemp(prefix=PREFIX))
-                run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
+                run = cls(path, owner.tag(path.name, secrets.token_hex(secret_bytes)))
                 record = RunRecord(owner, run.tag, controller)
                 (path / _OWNER).write_text(codec.to_text(record))
             run.logs.mkdir()

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -67,6 +67,32 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+class AgentProcess(Protocol):
+    """The nanny of an agent. ``pid``: its process id. ``poll`` returns its exit status, None while it
+    runs."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait_for_end(self, seconds: float) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class _AgentNanny(Supervised):
+    """The nanny of an agent that this process has started."""
+
+    def wait_for_end(self, seconds: float) -> None:
+        process = process_tree.find(self.pid)
+        process_tree.wait_until_gone([process] if process else [], seconds)
+
+    def kill(self) -> None:
+        super().kill()
+        self.wait()
+
+
 class Agent:
     """The agent process of one interpreter, and what its children share.
 
@@ -102,7 +128,7 @@ class Agent:
         self.limit = self.limit_name = ""  # an agent has no limits
         self._inherited = inherited
         self._limits, self._limit_options = dict(limits), dict(limit_options)
-        self._process: Supervised | None = None  # the nanny of the agent
+        self._process: AgentProcess | None = None  # the nanny of the agent
         self._pid: int | None = None
         self._channel: Channel | None = None
         self._numbers = itertools.count(1)
@@ -130,7 +156,7 @@ class Agent:
         )
         try:
             with self.log.open("ab") as log:
-                self._process = Supervised(
+                nanny = _AgentNanny(
                     command,
                     grace_s=_NANNIES_S,
                     pass_fds=[child_end.fileno()],
@@ -147,17 +173,20 @@ class Agent:
             ) from None
         finally:
             child_end.close()
-        self._channel = Channel(FrameSocket(parent_end))
-        nanny = self._process
         try:
-            ready = self._channel.receive(
-                Wait(deadline, self._failures), lambda frame: frame.get("event") == "ready"
-            )
+            self._begin(nanny, FrameSocket(parent_end), deadline)
         except ChildDied:
             if nanny.returncode == NOT_EXECUTED:
                 why = logs.log_tail(self.log).strip()
                 raise UsageError(f"cannot start the interpreter {why}") from None
             raise
+
+    def _begin(self, process: AgentProcess, channel: FrameSocket, deadline: Deadline) -> None:
+        """Wait for the first frame of the agent below ``process``."""
+        self._process, self._channel = process, Channel(channel)
+        ready = self._channel.receive(
+            Wait(deadline, self._failures), lambda frame: frame.get("event") == "ready"
+        )
         self._pid = int(ready["pid"])
 
     def warm(self, deadline: Deadline) -> None:
@@ -238,11 +267,8 @@ class Agent:
             "start_method": start_method,
         }
         _LOG.info("starting %s from %s (%s, log %s)", name, self.name, start_method, log)
-        reply = self._request(deadline, op="fork", **request)
-        assert self._channel is not None
-        channel, lifeline = (
-            FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.socket.take_fds(2)
-        )
+        reply, fds = self.fork(request, deadline)
+        channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in fds)
         facts = ChildFacts(name, log, self.run.ray, self._about)
         child = Child(
             facts, reply["nanny"], channel, lifeline, start_method=reply["start_method"], loan=loan
@@ -256,6 +282,13 @@ class Agent:
             child.kill()
             raise
         return child
+
+    def fork(self, request: Frame, deadline: Deadline) -> tuple[Frame, list[int]]:
+        """Fork or spawn a child. Return the agent's reply, and the descriptors of the child's channel
+        and of its nanny's lifeline."""
+        reply = self._request(deadline, op="fork", **request)
+        assert self._channel is not None
+        return reply, self._channel.socket.take_fds(2)
 
     def _forget_oldest(self, child: Child, folder: Path) -> None:
         """Remember a new child; remove logs and folders of those that ended long ago."""
@@ -300,19 +333,17 @@ class Agent:
             # One that is at work, perhaps importing vLLM, would read that only afterwards.
             seconds = 0.0 if self._channel.interrupted else _END_S
         # Once it is reaped, its pid may belong to another process.
-        if self._wait_for_end(seconds) is None:
-            below = process_tree.descendants(self._process.pid)
-            self._process.kill()
-            self._process.wait()
-            process_tree.terminate(below, grace_s=0.0)
+        ended = self._wait_for_end(seconds) is not None
+        below = [] if ended else process_tree.descendants(self._process.pid)
+        self._process.kill()
+        process_tree.terminate(below, grace_s=0.0)
         self._process = None
 
     def _wait_for_end(self, seconds: float) -> int | None:
         """Return the exit status of the agent process; None if it still runs after ``seconds``."""
         if self._process is None:
             return None
-        process = process_tree.find(self._process.pid)
-        process_tree.wait_until_gone([process] if process else [], seconds)
+        self._process.wait_for_end(seconds)
         return self._process.poll()
 
     def child_environment(self) -> dict[str, str]:
@@ -341,14 +372,18 @@ class Agent:
             **_VARIABLES["always"],
             # Tests look for lines of this level; more lines do no harm.
             "VLLM_LOGGING_LEVEL": "DEBUG" if whole.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO",
-            "RAY_TMPDIR": str(self.run.path),
-            "TMPDIR": str(self.run.path),
             # vLLM's caches of model classes and compiled graphs stay apart from the user's own.
             "VLLM_CACHE_ROOT": str(writable_root() / "vllm"),
-            TAG: self.run.tag,
             **bytecode,
             **self._environment,
+            **self.own_variables(),
         }
+
+    def own_variables(self) -> dict[str, str]:
+        """Return the variables that differ between agents of one environment in one run. The import
+        of vLLM does not depend on them."""
+        folder = str(self.run.path)
+        return {"RAY_TMPDIR": folder, "TMPDIR": folder, TAG: self.run.tag}
 
     def _request(self, deadline: Deadline, **frame: Any) -> Frame:
         if self._channel is None or not self.alive:

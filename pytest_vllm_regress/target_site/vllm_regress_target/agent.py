@@ -3,7 +3,8 @@
 It answers frames on the socket FD: ``warm`` (import vLLM once), ``inspect`` (model classes),
 ``warm_grammars``, ``read_at_import`` (which of some variables the import has read with another
 value) and ``fork`` (start one nanny and one child). It never starts an engine, CUDA or Ray in its
-own process, so that forking stays safe.
+own process, so that forking stays safe. A child in the role ``agent`` is an agent for another
+controller, which need not import vLLM again.
 
 A child is forked, unless one of these holds (``_start_child``); then its nanny is a new interpreter
 that imports vLLM itself:
@@ -22,6 +23,7 @@ import platform
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,7 +31,7 @@ from typing import Any, Callable
 
 from . import calls, child, nanny, reached, spawning
 from .dialect import gpu, ray_clusters
-from .protocol import Frame, FrameSocket, PeerClosed
+from .protocol import AGENT, Frame, FrameSocket, PeerClosed
 
 
 class _Exit(Exception):
@@ -223,6 +225,8 @@ def _start_child(channel: FrameSocket, request: Frame) -> tuple[Frame, list[int]
         or bool(_SPAWN_REASONS)
         or bool(_read_before(request.get("env", {})))
     )
+    if spawn and request["role"] == AGENT:
+        raise ValueError("an agent can only be forked")
     if spawn:
         pid = _spawn_nanny(request, child_channel, nanny_lifeline)
     else:
@@ -259,7 +263,25 @@ def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> i
 
     Returns the exit status of this process, in the nanny and in the child.
     """
-    return nanny.watch(lifeline, lambda: child.main(channel, request), {channel.fileno()}, request)
+    main = _be_agent if request["role"] == AGENT else child.main
+    return nanny.watch(lifeline, lambda: main(channel, request), {channel.fileno()}, request)
+
+
+def _be_agent(channel: FrameSocket, request: Frame) -> int:
+    """Serve another controller, with its variables ``own``.
+
+    Only variables that code reads when it needs them may differ.
+    """
+    own = request["own"]
+    nanny.carry_tag(own[nanny.TAG])
+    child.take_place({**request, "env": own})
+    tempfile.tempdir = None
+    nanny.become_subreaper()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel.send({"event": "ready", "pid": os.getpid()})
+    with suppress(PeerClosed):
+        _serve(channel)
+    return 0
 
 
 def _reap_children() -> None:

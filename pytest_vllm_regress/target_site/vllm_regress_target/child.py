@@ -102,9 +102,13 @@ def _set_up_process(request: Frame) -> None:
         os.environ[spawning.DISABLED] = "1"
     elif os.environ.get("VLLM_REGRESS_DEVICE") != "gpu":
         os.register_at_fork(after_in_child=_stay_frozen)
-    for name, value in request.get("env", {}).items():
-        os.environ[name] = value
+    take_place(request)
     _import_from(request.get("import_path", []))
+
+
+def take_place(request: Frame) -> None:
+    """Give this process the variables, the log and the working directory of ``request``."""
+    os.environ.update(request.get("env", {}))
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(log, stream)

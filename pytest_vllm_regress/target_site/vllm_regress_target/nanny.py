@@ -57,7 +57,9 @@ The child may map them, but they are not removed.
 """
 _STOP_ROUNDS = 200
 _START_TIME = 19
-"""Index of the start time among the fields of /proc/PID/stat after the name (proc_pidstat_fields(5))."""
+"""Index of the start time among the fields of /proc/PID/stat after the name (proc_pidstat(5))."""
+_ENVIRONMENT = slice(47, 49)
+"""Where the process's environment at exec begins and ends in its memory, in the same fields."""
 
 
 def become_subreaper() -> None:
@@ -67,6 +69,23 @@ def become_subreaper() -> None:
     """
     _OLDER_INODES.update(shm_inodes())
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def carry_tag(tag: str) -> None:
+    """Make this process and its forks carry ``tag``: write it where /proc/PID/environ reads.
+
+    Raises ``OSError`` if it cannot be written there: the tag that the process began with must be as
+    long at least.
+    """
+    start, end = map(int, stat_fields(os.getpid())[_ENVIRONMENT])
+    old = f"{TAG}={os.environ[TAG]}".encode()
+    new = f"{TAG}={tag}".encode()
+    # The kernel shows zeroes to a process that it does not trust.
+    block = b"\0" + ctypes.string_at(start, end - start) if start else b""
+    place = block.find(b"\0" + old + b"\0")
+    if place < 0 or len(new) > len(old):
+        raise OSError(f"no room for the tag {tag!r} in /proc/{os.getpid()}/environ")
+    ctypes.memmove(start + place, new.ljust(len(old), b"\0"), len(old))
 
 
 def watch(

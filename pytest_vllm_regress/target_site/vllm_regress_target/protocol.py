@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
+AGENT = "agent"
+"""The role of a child that is an agent itself, for another controller."""
 MAX_FRAME = 64 * 1024 * 1024
 _CHUNK = 65536
 MAX_FDS = 250  # the kernel sends at most 253 at once
