@@ -67,8 +67,7 @@ def needs_legs(item: pytest.Item) -> bool:
 
 _CONTROLLER = "vllm_regress_controller"
 _AGENTS = "vllm_regress_agents"
-AGENTS = "VLLM_REGRESS_AGENTS"
-"""The environment variable that says where a pytest may ask for agents."""
+_AGENTS_VARIABLE = "VLLM_REGRESS_AGENTS"  # as in engines/processes/shared_agents.py
 _REFUSAL = "vllm_regress_refusal"
 
 
@@ -91,7 +90,7 @@ def tell_worker(config: pytest.Config, workerinput: dict[str, Any], *, share: bo
     from ..util.rundir import Owner
 
     workerinput[_CONTROLLER] = dataclasses.asdict(Owner.me())
-    if share:
+    if share and not os.environ.get(_AGENTS_VARIABLE):
         from ..engines.processes.shared_agents import SharedAgents
 
         if SHARED_AGENTS not in config.stash:
@@ -102,7 +101,9 @@ def tell_worker(config: pytest.Config, workerinput: dict[str, Any], *, share: bo
 
 def shared_agents_of(config: pytest.Config) -> str:
     """Return where this process may ask for agents; empty if nowhere."""
-    return str(getattr(config, "workerinput", {}).get(_AGENTS) or os.environ.get(AGENTS, ""))
+    return str(
+        getattr(config, "workerinput", {}).get(_AGENTS) or os.environ.get(_AGENTS_VARIABLE, "")
+    )
 
 
 class Workers:

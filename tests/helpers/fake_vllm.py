@@ -146,3 +146,9 @@ def install(python: Path) -> None:
         file = site / "vllm" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+def at_import(python: Path, code: str) -> None:
+    """Let the installed fake execute ``code`` when it is imported."""
+    module = next(python.parent.parent.glob("lib/python3.*/site-packages/vllm/__init__.py"))
+    module.write_text(f"{module.read_text()}\n{code}\n")

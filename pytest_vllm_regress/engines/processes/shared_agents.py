@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import RegressError
+from ...errors import ChildDied, RegressError
 from ...target_site.vllm_regress_target.protocol import (
     AGENT,
     Frame,
@@ -34,9 +34,8 @@ from ...util.rundir import RunDir
 from .agent import Agent
 from .child_processes import ChildProcesses
 
-_IDLE = 2
-"""Agents that nobody uses are kept for the next one who asks, up to this number: each takes as much
-memory as vLLM with its modules."""
+VARIABLE = "VLLM_REGRESS_AGENTS"
+"""The environment variable that tells processes where to ask for agents."""
 _SECRET_BYTES = 32
 """A forked agent writes its tag over that of the agent it comes from, which must be as long."""
 _LOG = logging.getLogger("vllm_regress.processes")
@@ -78,7 +77,11 @@ class ForkedAgent(Agent):
             raise
         _LOG.info("%s: forked from a shared agent (log %s)", self.name, self.log)
         child = ChildProcesses(int(reply["nanny"]), lifeline, [channel, lease])
-        self._begin(_ForkedProcess(child), channel, deadline)
+        try:
+            self._begin(_ForkedProcess(child), channel, deadline)
+        except ChildDied as error:
+            self.stop()
+            raise AgentRefused(str(error)) from None
 
 
 def _ask(lease: FrameSocket, address: str, request: Frame, deadline: Deadline) -> Frame:
@@ -157,10 +160,12 @@ class SharedAgents:
     """Listens at ``address`` for processes that ask for an agent, until ``close``.
 
     A process keeps its connection as long as its agent lives. Agents of the same interpreter and the
-    same variables come from the same import.
+    same variables come from the same import. ``idle``: how many imports are kept for the next one who
+    asks when nobody uses them; each takes as much memory as vLLM with its modules.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, idle: int = 0) -> None:
+        self._idle = idle
         self._run = RunDir.create(secret_bytes=_SECRET_BYTES)
         self.address = str(self._run.path / "agents")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -234,4 +239,19 @@ class SharedAgents:
         with self._lock:
             shared.users -= 1
             idle = [key for key, each in self._shared.items() if not each.users]
-            return [self._shared.pop(key) for key in idle[:-_IDLE]]
+            return [self._shared.pop(key) for key in idle[: len(idle) - self._idle]]
+
+
+@contextlib.contextmanager
+def sharing(*, idle: int = 0) -> Iterator[None]:
+    """Let the processes that this one starts meanwhile share agents, unless it shares those of
+    another process itself."""
+    if os.environ.get(VARIABLE):
+        yield
+        return
+    with contextlib.closing(SharedAgents(idle=idle)) as shared:
+        os.environ[VARIABLE] = shared.address
+        try:
+            yield
+        finally:
+            del os.environ[VARIABLE]
