@@ -9,6 +9,7 @@ from typing import Any
 
 from ...util.documents import parse_toml
 from ...util.versions import requirement_of, version_of
+from ..deployments.file_names import is_dockerfile
 
 _COLLECTED = re.compile(r"(?m)^(?:Collecting environment information|vLLM Version\s*:)")
 _CONDA = re.compile(r"(?m)^dependencies:[ \t]*\n\s*-")
@@ -54,8 +55,6 @@ def requirements_in(text: str, name: str) -> Requirements | None:
         return _matches(text, _SPDX)
     if text.lstrip().startswith("<") and "cyclonedx" in text[:2000].lower():
         return _matches(text, _CYCLONEDX)
-    from ..deployments.reader import is_dockerfile  # most lists are read without the reader
-
     if is_dockerfile(name) or base.endswith(_NAMES):
         return _of_deployment(text, name)
     return None

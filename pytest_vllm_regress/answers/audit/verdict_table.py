@@ -106,6 +106,7 @@ class VerdictTable:
         self._versions = versions
         # An environment has a row in most cases, and its recipe takes 0.3 ms.
         self._pins = functools.cache(_pins)
+        self._of_environments = functools.cache(self._versions_of)
 
     def of_case(self, case_id: str) -> Sequence[Recorded]:
         """Return what was recorded of a case."""
@@ -123,16 +124,17 @@ class VerdictTable:
 
     def at(self, case_id: str, package: str, version: str) -> list[Recorded]:
         """Return what was recorded of a case where ``package`` had this version."""
-        return [
-            entry
-            for entry in self.of_case(case_id)
-            if self.version(entry.environment, package) == version
-        ]
+        versions = self._of_environments(package)
+        return [e for e in self.of_case(case_id) if versions[e.environment] == version]
+
+    def _versions_of(self, package: str) -> Mapping[str, str | None]:
+        """Return the version that each environment has of a package."""
+        names = {entry.environment for recorded in self._rows.values() for entry in recorded}
+        return {name: self.version(name, package) for name in names}
 
     def releases(self, package: str) -> tuple[Version, ...]:
         """Return the stable releases of ``package`` of which something was recorded, oldest first."""
-        environments = {entry.environment for recorded in self._rows.values() for entry in recorded}
-        versions = {version_of(self.version(name, package) or "") for name in environments}
+        versions = {version_of(text or "") for text in self._of_environments(package).values()}
         return tuple(sorted(v for v in versions if v and not v.is_prerelease and v.local is None))
 
     def version(self, environment: str, package: str) -> str | None:

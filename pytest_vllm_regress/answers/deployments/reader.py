@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from .dockerfiles import of_dockerfile
+from .file_names import is_dockerfile
 from .findings import (
     DEFAULT_OF_VARIABLE,
     UNSET,
@@ -51,7 +52,6 @@ __all__ = [
     "Word",
     "code_lines",
     "commands",
-    "is_dockerfile",
     "is_prose",
     "literal",
     "names_in",
@@ -193,11 +193,6 @@ def code_lines(text: str) -> dict[int, str]:
         first = text.count("\n", 0, match.start("body")) + 1
         lines |= dict(enumerate(match["body"].split("\n"), first))
     return lines
-
-
-def is_dockerfile(file: str) -> bool:
-    name = file.rpartition("/")[2].lower()
-    return name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile")
 
 
 def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadable]:

@@ -21,11 +21,11 @@ from ...util.files import MAX_DEPTH, read_below, why_missing
 from ..api_history.definitions import absolute, is_class, module_name
 from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import History, intervals
+from ..deployments.file_names import is_dockerfile
 from ..deployments.reader import (
     DeploymentFinding,
     Pin,
     code_lines,
-    is_dockerfile,
     is_prose,
     read,
 )
