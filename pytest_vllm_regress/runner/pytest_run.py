@@ -209,7 +209,7 @@ def package_command(code: str) -> list[str]:
     package = PACKAGE.resolve().parent
     installed = package.name in ("site-packages", "dist-packages")
     place = "" if installed else str(package)
-    return [sys.executable, "-P", "-B", "-c", _FIND_PACKAGE + code, place]
+    return [sys.executable, "-P", "-c", _FIND_PACKAGE + code, place]
 
 
 def pytest_command(scratch: Path, root: Path, paths: Sequence[Path], timeout_s: float) -> list[str]:
