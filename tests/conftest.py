@@ -16,7 +16,6 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-from pytest_vllm_regress.engines.processes import shared_agents
 from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.output.pages.site import build_site
 from pytest_vllm_regress.util.deadline import Deadline
@@ -32,7 +31,6 @@ settings.register_profile(
 )  # how long one example takes says how busy the machine is
 settings.load_profile("project")
 
-KEPT_IMPORTS = 3
 MakeTarget = Callable[..., Path]
 
 # Some container images set this variable. The tests start hundreds of processes, and each would
@@ -46,14 +44,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let the tests of real engines share imports of vLLM."""
-    if not hasattr(config, "workerinput") and "not engine" not in config.option.markexpr:
-        sharing = contextlib.ExitStack()
-        sharing.enter_context(shared_agents.sharing(idle=KEPT_IMPORTS))
-        config.add_cleanup(sharing.close)
 
 
 def pytest_unconfigure() -> None:
@@ -88,15 +78,6 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     if not SLOW_FOLDERS.isdisjoint(module_path.parents):
         module.add_marker("slow")
     return module
-
-
-@pytest.fixture(autouse=True)
-def only_engines_share_imports(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other tests have stand-ins for vLLM, each an interpreter of its own."""
-    if not request.node.get_closest_marker("engine"):
-        monkeypatch.delenv(shared_agents.VARIABLE, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from ..util.rundir import RunDir
 from .gpus import compiled
 from .placement import Placement, kernels
 from .processes.agent import Agent
+from .processes.shared_agents import VARIABLE, AgentRefused, ForkedAgent
 from .settings import Limits
 from .target import Target, named_interpreter
 
@@ -35,7 +37,7 @@ class Agents:
 
     ``run``: returns the run directory. The session's budget in ``limits`` begins now. ``environment``: variables of all agents, which replace those
     of ``inherited``. ``shared``: where to ask for a fork of an agent that has imported vLLM
-    (``processes/shared_agents.py``); empty: nowhere.
+    (``processes/shared_agents.py``); empty: where the environment variable says, or nowhere.
     """
 
     def __init__(
@@ -53,7 +55,8 @@ class Agents:
         self._limits = limits
         session_s = limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
-        self._environment, self._inherited, self._shared = environment, inherited, shared
+        self._environment, self._inherited = environment, inherited
+        self._shared = shared or os.environ.get(VARIABLE, "")
         self._agents: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
         """By environment, device and variables of their own, the least recently used first."""
         self._numbers = itertools.count()
@@ -146,8 +149,6 @@ class Agents:
         """Return a fork of a shared agent; None where there is none. Each run leases GPUs of its own."""
         if not self._shared or target.device == "gpu":
             return None
-        from .processes.shared_agents import AgentRefused, ForkedAgent
-
         agent = ForkedAgent(
             self._shared, target.python, self._run(), inherited=self._inherited, **facts
         )

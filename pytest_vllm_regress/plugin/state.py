@@ -16,7 +16,6 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 if TYPE_CHECKING:
-    from ..engines.processes.shared_agents import SharedAgents
     from ..engines.session import Session
     from ..engines.settings import Settings
     from ..util.rundir import Owner
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
-SHARED_AGENTS: pytest.StashKey[SharedAgents] = pytest.StashKey()
+SHARED_AGENTS: pytest.StashKey[str] = pytest.StashKey()
 LEG: pytest.StashKey[Leg] = pytest.StashKey()
 
 
@@ -67,7 +66,6 @@ def needs_legs(item: pytest.Item) -> bool:
 
 _CONTROLLER = "vllm_regress_controller"
 _AGENTS = "vllm_regress_agents"
-_AGENTS_VARIABLE = "VLLM_REGRESS_AGENTS"  # as in engines/processes/shared_agents.py
 _REFUSAL = "vllm_regress_refusal"
 
 
@@ -90,20 +88,19 @@ def tell_worker(config: pytest.Config, workerinput: dict[str, Any], *, share: bo
     from ..util.rundir import Owner
 
     workerinput[_CONTROLLER] = dataclasses.asdict(Owner.me())
-    if share and not os.environ.get(_AGENTS_VARIABLE):
-        from ..engines.processes.shared_agents import SharedAgents
+    if share:
+        from ..engines.processes.shared_agents import listening
 
         if SHARED_AGENTS not in config.stash:
-            config.stash[SHARED_AGENTS] = SharedAgents()
-            config.add_cleanup(config.stash[SHARED_AGENTS].close)
-        workerinput[_AGENTS] = config.stash[SHARED_AGENTS].address
+            stack = contextlib.ExitStack()
+            config.stash[SHARED_AGENTS] = stack.enter_context(listening())
+            config.add_cleanup(stack.close)
+        workerinput[_AGENTS] = config.stash[SHARED_AGENTS]
 
 
 def shared_agents_of(config: pytest.Config) -> str:
-    """Return where this process may ask for agents; empty if nowhere."""
-    return str(
-        getattr(config, "workerinput", {}).get(_AGENTS) or os.environ.get(_AGENTS_VARIABLE, "")
-    )
+    """Return where the controller of this xdist worker lets it ask for agents; empty if nowhere."""
+    return str(getattr(config, "workerinput", {}).get(_AGENTS, ""))
 
 
 class Workers:

@@ -161,7 +161,8 @@ class SharedAgents:
 
     A process keeps its connection as long as its agent lives. Agents of the same interpreter and the
     same variables come from the same import. ``idle``: how many imports are kept for the next one who
-    asks when nobody uses them; each takes as much memory as vLLM with its modules.
+    asks when nobody uses them; each takes as much memory as vLLM with its modules. Raises ``OSError``
+    if there is no room for a socket.
     """
 
     def __init__(self, *, idle: int = 0) -> None:
@@ -169,8 +170,13 @@ class SharedAgents:
         self._run = RunDir.create(secret_bytes=_SECRET_BYTES)
         self.address = str(self._run.path / "agents")
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.address)
-        self._listener.listen()
+        try:
+            self._listener.bind(self.address)
+            self._listener.listen()
+        except OSError:
+            self._listener.close()
+            self._run.remove()
+            raise
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed = False
@@ -243,15 +249,31 @@ class SharedAgents:
 
 
 @contextlib.contextmanager
-def sharing(*, idle: int = 0) -> Iterator[None]:
-    """Let the processes that this one starts meanwhile share agents, unless it shares those of
-    another process itself."""
-    if os.environ.get(VARIABLE):
-        yield
+def listening(*, idle: int = 0) -> Iterator[str]:
+    """Share agents meanwhile. Returns where to ask for them: at this process, or at the one where it
+    asks itself; empty if nowhere, because no socket can be made (a full disk, a long path)."""
+    if address := os.environ.get(VARIABLE, ""):
+        yield address
         return
-    with contextlib.closing(SharedAgents(idle=idle)) as shared:
-        os.environ[VARIABLE] = shared.address
+    try:
+        shared = SharedAgents(idle=idle)
+    except OSError as error:
+        _LOG.info("agents are not shared: %s", error)
+        yield ""
+        return
+    with contextlib.closing(shared):
+        yield shared.address
+
+
+@contextlib.contextmanager
+def sharing(*, idle: int = 0) -> Iterator[None]:
+    """Let the processes that this one starts meanwhile share agents."""
+    before = os.environ.get(VARIABLE)
+    with listening(idle=idle) as address:
+        os.environ[VARIABLE] = address
         try:
             yield
         finally:
             del os.environ[VARIABLE]
+            if before is not None:
+                os.environ[VARIABLE] = before

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from pytest_vllm_regress.engines.processes.shared_agents import (
     AgentRefused,
     ForkedAgent,
     SharedAgents,
+    listening,
     sharing,
 )
 from pytest_vllm_regress.engines.settings import Limits
@@ -221,3 +223,13 @@ def test_processes_learn_where_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
             assert os.environ[VARIABLE] == address  # of the outermost
         assert Path(address).exists()
     assert VARIABLE not in os.environ and not Path(address).exists()
+
+
+def test_no_socket_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with listening() as address:
+        assert address == ""
+    assert not list(long.iterdir())

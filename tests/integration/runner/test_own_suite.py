@@ -20,6 +20,7 @@ from pytest_vllm_regress.runner.executors import ThreadsExecutor
 from pytest_vllm_regress.runner.progress import Progress
 from pytest_vllm_regress.runner.run import run_suite
 from pytest_vllm_regress.runner.suite import SuiteOutcome, suite_command
+from tests.helpers import FEWER_PLUGINS
 
 INI = """
 [pytest]
@@ -51,15 +52,16 @@ Run = Callable[..., SuiteOutcome]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
-    for name in ("PYTEST_ADDOPTS", "PYTEST_TIMEOUT", "PYTEST_XDIST_WORKER"):
+    for name in ("PYTEST_TIMEOUT", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", FEWER_PLUGINS)
 
-    def run(suite: str, *arguments: str, ini: str = INI) -> SuiteOutcome:
+    def run(suite: str, *arguments: str, ini: str = INI, environments: str = "a") -> SuiteOutcome:
         (tmp_path / "pytest.ini").write_text(ini)
         (tmp_path / "test_own.py").write_text(suite)
         command = suite_command(["python", "-m", "pytest", *arguments])
         executor = ThreadsExecutor(lambda name: None, 1, print)
-        batches = [Batch("a", (), {}), Batch("b", (), {})]
+        batches = [Batch(name, (), {}) for name in environments]
         options = RunOptions(suite=command)
         return run_suite(batches, executor, options, Progress(), lambda run: None)
 
@@ -85,7 +87,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1", "--dist", "loadgroup")])
 def test_test_by_environment(run: Run, tmp_path: Path, workers: tuple[str, ...]) -> None:
-    outcome = run(SUITE, *workers)
+    outcome = run(SUITE, *workers, environments="ab")
     assert outcomes(outcome) == [EXPECTED, {**EXPECTED, "test_environment": "failed"}]
     assert [run.problems for run in outcome.runs] == [(), ()] and outcome.exit_code == 1
     text = outcome.runs[0].tests["test_own.py::test_fails"].text
@@ -119,8 +121,14 @@ def command(*arguments: str) -> list[str]:
 
 
 def cli(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTEST_ADDOPTS": FEWER_PLUGINS}
     return subprocess.run(
-        command(*arguments), cwd=folder, capture_output=True, text=True, timeout=120
+        command(*arguments),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
