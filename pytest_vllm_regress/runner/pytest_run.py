@@ -47,6 +47,12 @@ _FOREIGN = (
     "PYTEST_XDIST_WORKER",
     "PYTHONOPTIMIZE",  # it removes assertions, and with them failures
 )
+_PYTEST = (
+    "import pytest, hypothesis, pytest_vllm_regress.engines.session; "
+    "sys.dont_write_bytecode = True; sys.exit(pytest.main())"
+)
+"""Runs pytest. Bytecode is written for what each run imports, since not every installer does that,
+but not beside the user's cases."""
 _FIND_PACKAGE = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); "
 _LAST_LINES = 5
 _HEADINGS = ("===", "___", "!!!")
@@ -217,7 +223,7 @@ def pytest_command(scratch: Path, root: Path, paths: Sequence[Path], timeout_s: 
     ``pytest_environment``) and a timeout for each test."""
     ini = scratch / "pytest.ini"
     ini.write_text(f"[pytest]\naddopts =\ntimeout = {timeout_s:g}\n")
-    command = package_command("import pytest; sys.exit(pytest.main())")
+    command = package_command(_PYTEST)
     command += [str(path.resolve()) for path in paths]
     command += [
         "-c",
