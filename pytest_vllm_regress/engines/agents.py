@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from ..util.rundir import RunDir
 from .gpus import compiled
 from .placement import Placement, kernels
 from .processes.agent import Agent
-from .processes.shared_agents import VARIABLE, AgentRefused, ForkedAgent
+from .processes.shared_agents import AgentRefused, ForkedAgent
 from .settings import Limits
 from .target import Target, named_interpreter
 
@@ -37,7 +36,7 @@ class Agents:
 
     ``run``: returns the run directory. The session's budget in ``limits`` begins now. ``environment``: variables of all agents, which replace those
     of ``inherited``. ``shared``: where to ask for a fork of an agent that has imported vLLM
-    (``processes/shared_agents.py``); empty: where the environment variable says, or nowhere.
+    (``processes/shared_agents.py``); empty: nowhere.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class Agents:
         self._limits = limits
         session_s = limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
-        self._environment, self._inherited = environment, inherited
-        self._shared = shared or os.environ.get(VARIABLE, "")
+        self._environment, self._inherited, self._shared = environment, inherited, shared
         self._agents: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
         """By environment, device and variables of their own, the least recently used first."""
         self._numbers = itertools.count()
         self._failed: dict[str, BuildError] = {}
+        self._refused: set[str] = set()
         self._leases = ExitStack()
 
     @property
@@ -147,7 +146,7 @@ class Agents:
 
     def _forked(self, target: Target, facts: Mapping[str, Any]) -> Agent | None:
         """Return a fork of a shared agent; None where there is none. Each run leases GPUs of its own."""
-        if not self._shared or target.device == "gpu":
+        if not self._shared or target.device in ("gpu", "none") or target.name in self._refused:
             return None
         agent = ForkedAgent(
             self._shared, target.python, self._run(), inherited=self._inherited, **facts
@@ -156,6 +155,7 @@ class Agents:
             agent.start(self._deadline("import", None))
         except AgentRefused as why:
             _LOG.info("%s: no shared agent: %s", target.name, why)
+            self._refused.add(target.name)
             return None
         return agent
 

@@ -87,9 +87,8 @@ def pytest_configure_node(node: Any) -> None:
             for line in lines:
                 terminal.write_line(line)
     used = options.any_set(config)
-    tell_worker(
-        config, node.workerinput, share=used and (config.getoption("numprocesses") or 0) > 1
-    )
+    several = used and (config.getoption("numprocesses") or 0) > 1
+    tell_worker(config, node.workerinput, share=several and settings_of(config).device != "gpu")
     if used:
         Workers.add(node)
     _collect_verdicts(config)

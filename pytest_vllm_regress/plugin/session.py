@@ -1,9 +1,9 @@
 """The session of a pytest run, created on first use, and deadlines that end before the test's own
 timeout (pytest-timeout) does.
 
-Each worker of pytest-xdist has a session and agents of its own, which are forked from an import of
-vLLM in the controller (``engines/processes/shared_agents.py``). The processes of a worker are found
-by the tag in their environment and below its agents.
+Each worker of pytest-xdist has a session and agents of its own. On sim and cpu these are forked from
+an import of vLLM below the controller (``engines/processes/shared_agents.py``). The processes of a
+worker are found by the tag in their environment and below its agents.
 """
 
 from __future__ import annotations

@@ -15,15 +15,12 @@ from ..cases.proofs.impostors import ImpostorRun, read_impostor_runs
 from ..cases.proofs.proof import Proof
 from ..cases.results import RunResult, TestResult
 from ..defaults import RACY_TRIALS
-from ..engines.processes import shared_agents
 from ..util.rundir import scratch
 from .batch import Batch, RunOptions, RunOutcome
 from .plan import plan_batches
 from .progress import Say
 
 logger = logging.getLogger("vllm_regress.validation")
-_IMPORTS = 2
-"""Imports of vLLM that the next trial, or the impostors, may find: of a case's affected and its fixed environment."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +129,12 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
         if case.id in bad_patterns
     ]
     cases = [case for case in request.cases if case.id not in bad_patterns]
-    with shared_agents.sharing(idle=_IMPORTS):
-        trials = _run_trials(request, cases, runner)
-        proofs = {
-            case.id: proof.make_proof(case, trials[case.id], command=request.command(case.id))
-            for case in cases
-        }
-        impostor_runs = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
+    trials = _run_trials(request, cases, runner)
+    proofs = {
+        case.id: proof.make_proof(case, trials[case.id], command=request.command(case.id))
+        for case in cases
+    }
+    impostor_runs = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
     reports = []
     for case in cases:
         evidence, problems = proofs[case.id]

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ..cases.results import RunResult, merge_results, write_results
 from ..cases.stored import is_results_file
-from ..engines.processes import shared_agents
 from ..engines.processes.abandoned import remove_abandoned
 from ..environments.names import sources_looked_up_once
 from ..errors import DiskFull, UsageError
@@ -81,7 +80,7 @@ def run_batches(request: RunRequest) -> RunOutcome:
     An interruption (``KeyboardInterrupt``) ends what is running and returns the results so far. Any
     other error ends it, too, after ``RunRequest.rescue`` was called.
     """
-    with sources_looked_up_once(), _files(request.journal) as files, _shared(request.batches):
+    with sources_looked_up_once(), _files(request.journal) as files:
         return _Run(request, files).run()
 
 
@@ -131,12 +130,6 @@ class BatchRunner:
     def run(self, batches: Sequence[Batch]) -> RunOutcome:
         """As ``run_batches``."""
         return run_batches(RunRequest(batches, self.executor, self.options, self.progress()))
-
-
-def _shared(batches: Sequence[Batch]) -> contextlib.AbstractContextManager[None]:
-    """Let batches of one environment share its import of vLLM."""
-    several = len({batch.environment for batch in batches}) < len(batches)
-    return shared_agents.sharing() if several else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from .logs import LogWindow
 
 _END_S = 3.0
 """Seconds for the agent to end by itself when its channel is closed."""
-_NANNIES_S = 10.0
+NANNIES_S = 10.0
 """Seconds for the nannies of its children when the agent has ended."""
 KEPT_LOGS = 100
 """Logs of this many children are kept until the agent's end; beyond that, only those of children
@@ -158,7 +158,7 @@ class Agent:
             with self.log.open("ab") as log:
                 nanny = _AgentNanny(
                     command,
-                    grace_s=_NANNIES_S,
+                    grace_s=NANNIES_S,
                     pass_fds=[child_end.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=log,

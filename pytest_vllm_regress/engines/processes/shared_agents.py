@@ -1,10 +1,10 @@
-"""Agents that the processes of one run share: vLLM is imported once, and an agent is forked from
-that import for each process that asks.
+"""Agents that the workers of one pytest run share: vLLM is imported once, and each worker's agent is
+forked from that import.
 
-``SharedAgents`` belongs to the process that outlives the others, such as the controller of
-pytest-xdist, and listens on a socket in its run directory. The others get the socket's path, and
-ask there for a ``ForkedAgent``. Where one cannot be forked (the import fails or leaves threads
-behind), it is refused, and who asked imports vLLM itself.
+``SharedAgents`` belongs to the controller of pytest-xdist, which outlives its workers, and listens on
+a socket in its run directory. A worker gets the socket's path, and asks there for a ``ForkedAgent``.
+Where one cannot be forked (the import fails or leaves threads behind), it is refused, and the worker
+imports vLLM itself.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import ChildDied, RegressError
+from ...errors import ChildError, RegressError
+from ...target_site.vllm_regress_target.nanny import TAG
 from ...target_site.vllm_regress_target.protocol import (
     AGENT,
     Frame,
     FrameSocket,
+    FrameTimeout,
     PeerClosed,
     ProtocolViolation,
 )
 from ...util.deadline import Deadline, wait_readable
 from ...util.rundir import RunDir
-from .agent import Agent
-from .child_processes import ChildProcesses
+from . import process_tree
+from .agent import NANNIES_S, Agent
 
-VARIABLE = "VLLM_REGRESS_AGENTS"
-"""The environment variable that tells processes where to ask for agents."""
 _SECRET_BYTES = 32
-"""A forked agent writes its tag over that of the agent it comes from, which must be as long."""
+"""A forked agent writes its tag over that of the import, which must be as long."""
 _LOG = logging.getLogger("vllm_regress.processes")
 
 
@@ -56,30 +56,36 @@ class ForkedAgent(Agent):
     def start(self, deadline: Deadline) -> None:
         self.run.check()
         own = self.own_variables()
-        folder = self.run.path / self.name
-        folder.mkdir(exist_ok=True)
-        fork = {"role": AGENT, "log": str(self.log), "cwd": str(folder), "own": own}
+        # The run's own are not among the variables of the fork, which would be spawned if the import
+        # has read one of them.
+        fork = {
+            "role": AGENT,
+            "log": str(self.log),
+            "cwd": str(self.run.path),
+            "folder": str(self.run.path),
+            "tag": own[TAG],
+            "grace_s": NANNIES_S,
+        }
         request = {
             "python": str(self.python),
             "variables": {k: v for k, v in self.child_environment().items() if k not in own},
             "seconds": deadline.left_s,
-            "fork": {**fork, "limits": {}, "limit_options": {}},
+            "fork": fork,
         }
         lease = FrameSocket(socket.socket(socket.AF_UNIX))
         try:
             reply = _ask(lease, self._address, request, deadline)
             channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in lease.take_fds(2))
-        except (OSError, PeerClosed, ProtocolViolation) as error:
+        except (OSError, FrameTimeout, PeerClosed, ProtocolViolation) as error:
             lease.close()
             raise AgentRefused(str(error)) from None
         except BaseException:
             lease.close()
             raise
-        _LOG.info("%s: forked from a shared agent (log %s)", self.name, self.log)
-        child = ChildProcesses(int(reply["nanny"]), lifeline, [channel, lease])
+        _LOG.info("%s: forked from a shared import (log %s)", self.name, self.log)
         try:
-            self._begin(_ForkedProcess(child), channel, deadline)
-        except ChildDied as error:
+            self._begin(_ForkedNanny(int(reply["nanny"]), lifeline, lease), channel, deadline)
+        except ChildError as error:
             self.stop()
             raise AgentRefused(str(error)) from None
 
@@ -96,29 +102,39 @@ def _ask(lease: FrameSocket, address: str, request: Frame, deadline: Deadline) -
     return reply
 
 
-@dataclass(frozen=True)
-class _ForkedProcess:
-    """The nanny of a forked agent, which is no child of this process, in the place of a
-    ``Supervised``."""
+class _ForkedNanny:
+    """The nanny of a forked agent. It is no child of this process, so it reports the agent's end on
+    ``lifeline``.
 
-    child: ChildProcesses
+    ``lease``: the connection that keeps the import.
+    """
 
-    @property
-    def pid(self) -> int:
-        return self.child.nanny_pid
+    def __init__(self, pid: int, lifeline: FrameSocket, lease: FrameSocket) -> None:
+        self.pid = pid
+        self._process = process_tree.find(pid)
+        self._lifeline, self._lease = lifeline, lease
+        self._status: int | None = None
 
     def poll(self) -> int | None:
-        if self.child.alive:
-            return None
-        return -signal.SIGKILL if self.child.exit_status is None else self.child.exit_status
+        if self._status is None:
+            try:
+                frame = self._lifeline.pop()
+            except (PeerClosed, ProtocolViolation):
+                self._status = -signal.SIGKILL
+            else:
+                self._status = int(frame["code"]) if frame else None
+        return self._status
 
     def wait_for_end(self, seconds: float) -> None:
         deadline = Deadline.after("end", seconds)
-        while self.child.alive and not deadline.passed:
-            wait_readable(deadline, self.child)
+        while self.poll() is None and wait_readable(deadline, self._lifeline):
+            pass
 
     def kill(self) -> None:
-        self.child.kill(grace_s=0.0)
+        self.poll()
+        process_tree.terminate([self._process] if self._process else [], grace_s=0.0)
+        self._lifeline.close()
+        self._lease.close()
 
 
 class _Origin(Agent):
@@ -131,21 +147,29 @@ class _Origin(Agent):
     def child_environment(self) -> dict[str, str]:
         return {**self._variables, **self.own_variables()}
 
+    def abort(self) -> None:
+        """Kill the process, so that the thread that waits for it stops waiting."""
+        if self._process is not None:
+            self._process.kill()
+
 
 @dataclass
-class _Shared:
-    """One import of vLLM. ``lock`` is held by who asks the agent; ``users``: how many forked agents
-    live."""
+class _Import:
+    """One import of vLLM, in a process of its own. ``lock`` is held by the thread that asks it;
+    ``users``: how many agents hold a lease on it."""
 
     agent: _Origin
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
+    ended: bool = False
 
     def fork(self, request: Frame) -> tuple[int, list[int]]:
         """Return the pid of the nanny of a forked agent, and the descriptors of its channel and
         lifeline. Raises ``RegressError`` and ``AgentRefused``."""
         deadline = Deadline.after("import", float(request["seconds"]))
         with self.lock:
+            if self.ended:
+                raise AgentRefused("it has ended")
             if not self.agent.alive:
                 self.agent.warmed = False
                 self.agent.start(deadline)
@@ -155,18 +179,25 @@ class _Shared:
             reply, fds = self.agent.fork(request["fork"], deadline)
             return int(reply["nanny"]), fds
 
+    def end(self) -> None:
+        """End the process. Agents that were forked from it live on."""
+        self.ended = True
+        if not self.lock.acquire(blocking=False):
+            self.agent.abort()
+            self.lock.acquire()
+        self.agent.stop()
+        self.lock.release()
+
 
 class SharedAgents:
-    """Listens at ``address`` for processes that ask for an agent, until ``close``.
+    """Listens at ``address`` for workers that ask for an agent, until ``close``.
 
-    A process keeps its connection as long as its agent lives. Agents of the same interpreter and the
-    same variables come from the same import. ``idle``: how many imports are kept for the next one who
-    asks when nobody uses them; each takes as much memory as vLLM with its modules. Raises ``OSError``
-    if there is no room for a socket.
+    A worker keeps its connection as long as its agent lives, and an import ends with the last one.
+    Agents of the same interpreter and the same variables come from the same import. Raises
+    ``OSError`` if there is no room for a socket.
     """
 
-    def __init__(self, *, idle: int = 0) -> None:
-        self._idle = idle
+    def __init__(self) -> None:
         self._run = RunDir.create(secret_bytes=_SECRET_BYTES)
         self.address = str(self._run.path / "agents")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -180,39 +211,35 @@ class SharedAgents:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed = False
-        self._shared: dict[tuple[str, frozenset[tuple[str, str]]], _Shared] = {}
-        """By interpreter and variables, the least recently used first."""
+        self._imports: dict[tuple[str, frozenset[tuple[str, str]]], _Import] = {}
+        """By interpreter and variables."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """End all agents."""
-        self._closed = True
+        """End the imports. Forked agents are left to those who asked for them."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # it wakes ``accept``
-        self._listener.close()
         with self._lock:
-            shared = list(self._shared.values())
-            self._shared.clear()
-        for each in shared:
-            each.agent.stop()
+            self._closed = True
+            imports = list(self._imports.values())
+        for each in imports:
+            each.end()
         self._run.remove()
 
     def _accept(self) -> None:
-        while not self._closed:
-            try:
+        with self._listener, contextlib.suppress(OSError):
+            while True:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(
-                target=self._serve, args=(FrameSocket(connection),), daemon=True
-            ).start()
+                threading.Thread(
+                    target=self._serve, args=(FrameSocket(connection),), daemon=True
+                ).start()
 
     def _serve(self, connection: FrameSocket) -> None:
         with contextlib.closing(connection), contextlib.suppress(PeerClosed, ProtocolViolation):
             request = connection.receive()
-            with self._used(request) as shared:
+            with self._import_for(request) as imported:
                 try:
-                    nanny, fds = shared.fork(request)
+                    nanny, fds = imported.fork(request)
                 except (RegressError, AgentRefused, OSError) as error:
                     connection.send({"refused": str(error)})
                     return
@@ -224,56 +251,38 @@ class SharedAgents:
                 connection.receive()  # until it is closed
 
     @contextlib.contextmanager
-    def _used(self, request: Frame) -> Iterator[_Shared]:
+    def _import_for(self, request: Frame) -> Iterator[_Import]:
+        """Keep the import that fits ``request`` from ending meanwhile."""
         python, variables = request["python"], request["variables"]
         key = (python, frozenset(variables.items()))
         with self._lock:
-            shared = self._shared.pop(key, None)
-            if shared is None:
-                name = f"shared-{next(self._numbers)}"
-                shared = _Shared(_Origin(Path(python), self._run, name, variables))
-            self._shared[key] = shared
-            shared.users += 1
+            if key not in self._imports:
+                name = f"import-{next(self._numbers)}"
+                self._imports[key] = _Import(_Origin(Path(python), self._run, name, variables))
+            imported = self._imports[key]
+            imported.users += 1
+            imported.ended |= self._closed
         try:
-            yield shared
+            yield imported
         finally:
-            for unused in self._left(shared):
-                unused.agent.stop()
-
-    def _left(self, shared: _Shared) -> list[_Shared]:
-        """Record that a user has gone; return agents that are no longer kept."""
-        with self._lock:
-            shared.users -= 1
-            idle = [key for key, each in self._shared.items() if not each.users]
-            return [self._shared.pop(key) for key in idle[: len(idle) - self._idle]]
+            with self._lock:
+                imported.users -= 1
+                is_last = not imported.users
+                if is_last:
+                    del self._imports[key]
+            if is_last:
+                imported.end()
 
 
 @contextlib.contextmanager
-def listening(*, idle: int = 0) -> Iterator[str]:
-    """Share agents meanwhile. Returns where to ask for them: at this process, or at the one where it
-    asks itself; empty if nowhere, because no socket can be made (a full disk, a long path)."""
-    if address := os.environ.get(VARIABLE, ""):
-        yield address
-        return
+def listening() -> Iterator[str]:
+    """Share agents meanwhile. Yields the socket's path; empty if there is no room for one (a full
+    disk, a long path)."""
     try:
-        shared = SharedAgents(idle=idle)
+        shared = SharedAgents()
     except OSError as error:
         _LOG.info("agents are not shared: %s", error)
         yield ""
         return
     with contextlib.closing(shared):
         yield shared.address
-
-
-@contextlib.contextmanager
-def sharing(*, idle: int = 0) -> Iterator[None]:
-    """Let the processes that this one starts meanwhile share agents."""
-    before = os.environ.get(VARIABLE)
-    with listening(idle=idle) as address:
-        os.environ[VARIABLE] = address
-        try:
-            yield
-        finally:
-            del os.environ[VARIABLE]
-            if before is not None:
-                os.environ[VARIABLE] = before

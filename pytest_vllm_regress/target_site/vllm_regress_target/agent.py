@@ -27,7 +27,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from . import calls, child, nanny, reached, spawning
 from .dialect import gpu, ray_clusters
@@ -56,10 +56,9 @@ def main(argv: list[str]) -> int:
         return int(error.args[0])
     except PeerClosed:
         return 0
-    return 0
 
 
-def _serve(channel: FrameSocket) -> None:
+def _serve(channel: FrameSocket) -> NoReturn:
     while True:
         request = channel.receive()
         operation, fds = request.get("op"), list[int]()
@@ -84,6 +83,8 @@ def _serve(channel: FrameSocket) -> None:
 def _warm(request: Frame) -> Frame:
     from .dialect import engines
 
+    if _REPORT:  # by the agent that this one was forked from
+        return _REPORT
     gc.disable()  # garbage collection takes a quarter of the import's time, and frees a hundredth of what the import makes
     try:
         with _recorded_variables() as names:
@@ -100,9 +101,12 @@ def _warm(request: Frame) -> Frame:
         else:
             _SPAWN_REASONS.append(why)
         facts["share"] = gpu.default_share()
-    return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}
+    _REPORT.update(facts, spawns="; ".join(_SPAWN_REASONS) or _why_threads())
+    return _REPORT
 
 
+_REPORT: Frame = {}
+"""What ``_warm`` has found out."""
 _SPAWN_REASONS: list[str] = []
 """Why children are spawned although the agent has a single thread."""
 _HARMLESS_THREADS: set[str] = set()
@@ -263,25 +267,48 @@ def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> i
 
     Returns the exit status of this process, in the nanny and in the child.
     """
-    main = _be_agent if request["role"] == AGENT else child.main
-    return nanny.watch(lifeline, lambda: main(channel, request), {channel.fileno()}, request)
+    if request["role"] == AGENT:
+        return _run_nanny_of_agent(lifeline, channel, request)
+    return nanny.watch(lifeline, lambda: child.main(channel, request), {channel.fileno()}, request)
+
+
+def _run_nanny_of_agent(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
+    """Become the nanny of an agent, as ``nanny.main`` is one, and report the agent's end."""
+    os.setsid()
+    status = nanny.supervise(
+        lifeline.fileno(), request["grace_s"], lambda: _be_agent(channel, request)
+    )
+    if status is not None:
+        with suppress(PeerClosed):
+            lifeline.send({"event": "exit", "code": os.waitstatus_to_exitcode(status)})
+    return 0
 
 
 def _be_agent(channel: FrameSocket, request: Frame) -> int:
-    """Serve another controller, with its variables ``own``.
-
-    Only variables that code reads when it needs them may differ.
-    """
-    own = request["own"]
-    nanny.carry_tag(own[nanny.TAG])
-    child.take_place({**request, "env": own})
-    tempfile.tempdir = None
-    nanny.become_subreaper()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel.send({"event": "ready", "pid": os.getpid()})
-    with suppress(PeerClosed):
+    """Serve another controller, in its run directory and with its tag."""
+    try:
+        child.take_place(request)
+        nanny.carry_tag(request["tag"])
+        os.environ[nanny.TAG] = request["tag"]
+        # Also variables that the import has set: torch's Inductor keeps its cache below TMPDIR.
+        before = os.environ["TMPDIR"]
+        for name, value in os.environ.items():
+            if before in value:
+                os.environ[name] = value.replace(before, request["folder"])
+        tempfile.tempdir = None
+        nanny.become_subreaper()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        channel.send({"event": "ready", "pid": os.getpid()})
         _serve(channel)
-    return 0
+    except PeerClosed:
+        return 0
+    except _Exit:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        _flush()
 
 
 def _reap_children() -> None:

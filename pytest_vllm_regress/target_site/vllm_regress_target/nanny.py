@@ -74,8 +74,8 @@ def become_subreaper() -> None:
 def carry_tag(tag: str) -> None:
     """Make this process and its forks carry ``tag``: write it where /proc/PID/environ reads.
 
-    Raises ``OSError`` if it cannot be written there: the tag that the process began with must be as
-    long at least.
+    ``os.environ`` still has the tag that the process began with. Raises ``OSError`` if that one is
+    shorter, or if the place cannot be read.
     """
     start, end = map(int, stat_fields(os.getpid())[_ENVIRONMENT])
     old = f"{TAG}={os.environ[TAG]}".encode()
@@ -240,6 +240,19 @@ def main() -> None:
     """
     lifeline, grace_s, data = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     os.set_inheritable(lifeline, False)
+    status = supervise(lifeline, grace_s, lambda: _execute(sys.argv[4:], data))
+    if status is not None and os.WIFSIGNALED(status):
+        _end_by(os.WTERMSIG(status))
+    os._exit(1 if status is None else os.WEXITSTATUS(status))
+
+
+def supervise(lifeline: int, grace_s: float, child_main: Callable[[], int]) -> Optional[int]:
+    """Run ``child_main`` in a child process, which exits with its result. Return the child's status
+    (wait(2)), or None if it was killed: on SIGTERM, or when all writers of ``lifeline`` have ended.
+
+    What it has started is killed then, too. ``grace_s``: as in ``main``. In this process all other
+    descriptors are closed.
+    """
     become_subreaper()
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)
@@ -250,7 +263,12 @@ def main() -> None:
     if child == 0:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
-        _execute(sys.argv[4:], data)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, *_ENDING):
+            signal.signal(number, signal.SIG_DFL)
+        os.close(wake_r)
+        os.close(wake_w)
+        os._exit(child_main())
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in (lifeline, wake_r, wake_w):
             with suppress(OSError):  # the listing's own
@@ -261,9 +279,7 @@ def main() -> None:
     if status is None or not grace_s or select.select([lifeline], [], [], 0)[0]:
         _wait_for_nannies(grace_s)
         end_descendants(trackers_s=_TRACKERS_S)
-    if status is not None and os.WIFSIGNALED(status):
-        _end_by(os.WTERMSIG(status))
-    os._exit(1 if status is None else os.WEXITSTATUS(status))
+    return status
 
 
 def _wait_for(child: int, lifeline: int, wake: int) -> Optional[int]:
@@ -303,15 +319,15 @@ def _end_by(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _execute(command: list[str], data: int) -> None:
-    """Replace this process by the command, or exit with ``NOT_EXECUTED`` and the reason."""
+def _execute(command: list[str], data: int) -> int:
+    """Replace this process by the command, or write the reason and return ``NOT_EXECUTED``."""
     try:
         if data:
             resource.setrlimit(resource.RLIMIT_DATA, (data, data))
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
-    os._exit(NOT_EXECUTED)
+    return NOT_EXECUTED
 
 
 def _reaped() -> dict[int, int]:

@@ -95,7 +95,9 @@ class FrameSocket:
         frame = self._take()
         while frame is None:
             try:
-                data, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, MAX_FDS)
+                data, fds, _, _ = socket.recv_fds(
+                    self.sock, _CHUNK, MAX_FDS, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return None
             except ConnectionResetError:

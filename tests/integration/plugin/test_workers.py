@@ -16,14 +16,13 @@ def test_answer(vllm_probe):
 """
 
 
-@pytest.mark.parametrize("workers", [1, 3])
 def test_workers_share_the_import(
-    pytester: pytest.Pytester, make_target: MakeTarget, tmp_path: Path, workers: int
+    pytester: pytest.Pytester, make_target: MakeTarget, tmp_path: Path
 ) -> None:
     python, count = make_target(vllm="0.8.5"), tmp_path / "imports"
     fake_vllm.install(python)
     fake_vllm.at_import(python, f"open({str(count)!r}, 'a').write('imported\\n')")
     pytester.makepyfile(TESTS, probe=PROBE)
-    options = [f"--vllm-env={python}", "--vllm-device=sim", f"-n{workers}", "--dist=each"]
-    pytester.runpytest_subprocess(*options).assert_outcomes(passed=workers)
+    options = [f"--vllm-env={python}", "--vllm-device=sim", "-n3", "--dist=each"]
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=3)
     assert count.read_text().count("imported") == 1

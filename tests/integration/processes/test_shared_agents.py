@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -17,15 +19,13 @@ import pytest
 
 from pytest_vllm_regress.engines.agents import Agents
 from pytest_vllm_regress.engines.placement import Placement
-from pytest_vllm_regress.engines.processes import process_tree
+from pytest_vllm_regress.engines.processes import process_tree, shared_agents
 from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.processes.shared_agents import (
-    VARIABLE,
     AgentRefused,
     ForkedAgent,
     SharedAgents,
     listening,
-    sharing,
 )
 from pytest_vllm_regress.engines.settings import Limits
 from pytest_vllm_regress.engines.target import Target
@@ -140,17 +140,6 @@ def test_the_import_ends_with_its_last_user(fork: Fork, imports: Path) -> None:
     assert imports.read_text().count("imported") == 2
 
 
-def test_an_idle_import_is_kept_for_the_next_user(python: Path, imports: Path) -> None:
-    with contextlib.closing(SharedAgents(idle=1)) as shared:
-        for _ in range(2):
-            run = RunDir.create()
-            agent = ForkedAgent(shared.address, python, run)
-            agent.start(seconds())
-            agent.stop()
-            run.remove()
-    assert imports.read_text().count("imported") == 1
-
-
 def test_closing_leaves_agents_to_those_who_asked(python: Path, run_dir: RunDir) -> None:
     shared = SharedAgents()
     agent = ForkedAgent(shared.address, python, run_dir)
@@ -160,6 +149,76 @@ def test_closing_leaves_agents_to_those_who_asked(python: Path, run_dir: RunDir)
     agent.start_child("probe", seconds()).stop(seconds())
     agent.stop()
     assert not process_tree.with_tag(run_dir.tag)
+
+
+def test_a_killed_agent_leaves_its_children(fork: Fork) -> None:
+    agent = fork()
+    child = agent.start_child("probe", seconds())
+    agent_process = psutil.Process(agent.pid)
+    agent_process.kill()
+    assert not process_tree.wait_until_gone([agent_process], 60)
+    agent.wait_for_exit_report()
+    assert not agent.alive and agent.describe_end() == "killed by SIGKILL"
+    assert child.alive
+    child.stop(seconds())
+    assert not child.leftovers
+
+
+def test_an_import_that_is_killed_is_repeated_and_leaves_its_agents(
+    fork: Fork, imports: Path
+) -> None:
+    first = fork()
+    origin = psutil.Process(first.pid).parents()[1]
+    origin.kill()
+    assert not process_tree.wait_until_gone([origin], 60)
+    second = fork()
+    for agent in (first, second):
+        agent.start_child("probe", seconds()).stop(seconds())
+    assert imports.read_text().count("imported") == 2
+
+
+def test_agents_that_ask_at_the_same_time_get_one_import(
+    shared: SharedAgents, python: Path, imports: Path
+) -> None:
+    def use(number: int) -> int | None:
+        run = RunDir.create()
+        agent = ForkedAgent(
+            shared.address, python, run, environment={"VLLM_PATIENCE": str(number % 2)}
+        )
+        agent.start(seconds())
+        arrived.wait(60)
+        pid = agent.pid
+        agent.stop()
+        run.remove()
+        return pid
+
+    arrived = threading.Barrier(6)
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(use, range(6)))) == 6
+    assert imports.read_text().count("imported") == 2  # one for each value of a variable
+
+
+def test_closing_during_an_import_ends_it(python: Path, run_dir: RunDir, imports: Path) -> None:
+    fake_vllm.at_import(python, "import time; time.sleep(600)")
+    shared = SharedAgents()
+    with ThreadPoolExecutor(1) as pool:
+        agent = ForkedAgent(shared.address, python, run_dir)
+        asked = pool.submit(agent.start, seconds(600))
+        while not imports.exists():
+            time.sleep(0.01)
+        shared.close()
+        assert isinstance(asked.exception(60), AgentRefused)
+
+
+def test_a_tag_without_room_is_refused(
+    monkeypatch: pytest.MonkeyPatch, python: Path, run_dir: RunDir
+) -> None:
+    monkeypatch.setattr(shared_agents, "_SECRET_BYTES", 1)
+    with contextlib.closing(SharedAgents()) as shared:
+        agent = ForkedAgent(shared.address, python, run_dir)
+        with pytest.raises(AgentRefused):
+            agent.start(seconds())
+    assert "no room for the tag" in agent.log.read_text()
 
 
 def test_an_agent_ends_when_its_user_is_killed(shared: SharedAgents, python: Path) -> None:
@@ -192,41 +251,28 @@ def test_what_cannot_be_forked_is_refused(
 
 @pytest.mark.parametrize("listens", [True, False], ids=["no-answer", "nobody"])
 def test_without_shared_agents_each_process_has_its_own(
-    python: Path, run_dir: RunDir, tmp_path: Path, listens: bool
+    python: Path, run_dir: RunDir, listens: bool
 ) -> None:
     address = str(run_dir.path / "silent")
-    listener = socket.socket(socket.AF_UNIX)
-    if listens:
-        listener.bind(address)
-        listener.listen()
+    allowed = iter([1, 60, 60])  # only the first wait is for the others
     agents = Agents(
         lambda: run_dir,
         Placement(lambda line: None),
         Limits(),
-        lambda phase, s: Deadline.after(phase, 1 if phase == "import" else 60),
+        lambda phase, s: Deadline.after(phase, next(allowed)),
         lambda line: None,
         shared=address,
     )
-    try:
+    with socket.socket(socket.AF_UNIX) as listener:
+        if listens:
+            listener.bind(address)
+            listener.listen()
         agent = agents.warm(Target("x", python, "sim", read_installed(python)))
         assert type(agent) is Agent and agent.import_error is None
-    finally:
         agents.stop()
-        listener.close()
-
-
-def test_processes_learn_where_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    with sharing():
-        address = os.environ[VARIABLE]
-        with sharing():
-            assert os.environ[VARIABLE] == address  # of the outermost
-        assert Path(address).exists()
-    assert VARIABLE not in os.environ and not Path(address).exists()
 
 
 def test_no_socket_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
