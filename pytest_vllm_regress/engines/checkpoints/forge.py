@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 
 from ...errors import UsageError
 from ...util.documents import load_json
-from ...util.files import private_folder, write_atomically
+from ...util.files import private_folder, remove_tree, write_atomically
 from . import tokenizers
 from .models import families, family, filled, json_bytes, weights
 from .pcg64 import top_bits
@@ -151,13 +151,17 @@ def _sizes(tokenizer: Tokenizer, head: int) -> dict[str, int]:
 def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write a folder with these files, each in one step.
 
-    Several processes may do that at once, because they write the same bytes. Raises ``UsageError``.
+    Several processes may do that at once, because they write the same bytes. Raises ``UsageError``;
+    a new folder is then removed.
     """
+    is_new = not folder.exists()
     try:
         private_folder(folder)
         for name, content in files.items():
             write_atomically(folder / name, content, sync=False)
     except (OSError, UsageError) as error:
+        if is_new:
+            remove_tree(folder)
         raise UsageError(
             f"the checkpoint {folder} cannot be written: {error}. Choose another cache with VLLM_REGRESS_CACHE"
         ) from None
