@@ -21,6 +21,7 @@ resumes through another node.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import deque
@@ -316,15 +317,23 @@ def _describe_resources(node: Node) -> str:
     )
 
 
+@functools.cache
+def _remote_function() -> Any:
+    """Return the function that runs a batch on a node. A new one for each batch would be exported each
+    time, and be a type of tasks of its own, which slows a raylet down."""
+    import ray
+
+    from .ray_node import run_batch_on_node
+
+    return ray.remote(run_batch_on_node)
+
+
 def _start_task(in_flight: InFlightBatch, nodes: Sequence[Node]) -> Any:
     """Start the task and return its stream of replies.
 
     A retry goes to another node if one has room for it.
     """
-    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from .ray_node import run_batch_on_node
 
     request, needs = in_flight.request, in_flight.request.needs
     others = [
@@ -333,7 +342,7 @@ def _start_task(in_flight: InFlightBatch, nodes: Sequence[Node]) -> Any:
         if in_flight.avoid and node.name != in_flight.avoid and node.fits(needs)
     ]
     strategy: Any = NodeAffinitySchedulingStrategy(others[0].id, soft=True) if others else "SPREAD"
-    task = ray.remote(run_batch_on_node).options(
+    task = _remote_function().options(
         num_cpus=needs.cores,
         num_gpus=needs.gpus,
         memory=needs.memory_bytes,

@@ -50,9 +50,14 @@ def test_a_target_sees_neither_the_cluster_nor_the_harness(
     assert len(reports["there"]) == 3
     for on_node in reports["there"]:
         rays = {name for name in on_node["variables"] if name.startswith("RAY_")}
-        # The agent sets these: where the target's Ray puts its files, and that it sends no usage
-        # statistics.
-        assert rays == {"RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"}
+        # The agent sets these: where the target's Ray puts its files, that it sends no usage
+        # statistics, listens on loopback, and starts no worker ahead.
+        assert rays == {
+            "RAY_TMPDIR",
+            "RAY_USAGE_STATS_ENABLED",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",
+            "RAY_prestart_worker_first_driver",
+        }
         others = {name for name in local["variables"] if not name.startswith("RAY_")}
         assert set(on_node["variables"]) - rays == others
         same = {name for name in others if name.startswith(("PYTHON", "PATH", "LD_"))}
