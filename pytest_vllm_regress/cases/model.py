@@ -193,7 +193,7 @@ class Range:
         if version is None:
             reason = f"{name} has version {format_value(installed)}, which is not a PEP 440 version"
             return Affectedness(False, f"not known to be affected: {reason}")
-        # A version is parsed again from a text.
+        # ``contains`` would parse a string again.
         inside = self.contains(version.public if version.local else version)
         below_range = not inside and self._begins_after(version)
         where = "in" if inside else "below" if below_range else "not in"

@@ -145,7 +145,8 @@ class Agents:
         return agent
 
     def _forked(self, target: Target, facts: Mapping[str, Any]) -> Agent | None:
-        """Return a fork of a shared agent; None where there is none. Each run leases GPUs of its own."""
+        """Return an agent forked from a shared import; None where that is impossible. Agents on GPUs
+        are not shared, because each session leases its own."""
         if not self._shared or target.device in ("gpu", "none") or target.name in self._refused:
             return None
         agent = ForkedAgent(

@@ -81,8 +81,10 @@ def refusal_of(node: Any) -> str:
 
 
 def tell_worker(config: pytest.Config, workerinput: dict[str, Any], *, share: bool) -> None:
-    """Tell an xdist worker, from the controller, which process the controller is, and with ``share``
-    where to ask for agents."""
+    """Pass to an xdist worker the identity of its controller, which this process is.
+
+    ``share``: also the socket where it can get a forked agent.
+    """
     import dataclasses
 
     from ..util.rundir import Owner
@@ -99,7 +101,7 @@ def tell_worker(config: pytest.Config, workerinput: dict[str, Any], *, share: bo
 
 
 def shared_agents_of(config: pytest.Config) -> str:
-    """Return where the controller of this xdist worker lets it ask for agents; empty if nowhere."""
+    """Return the socket where this xdist worker can get a forked agent; empty if there is none."""
     return str(getattr(config, "workerinput", {}).get(_AGENTS, ""))
 
 

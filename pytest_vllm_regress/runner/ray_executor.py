@@ -319,8 +319,11 @@ def _describe_resources(node: Node) -> str:
 
 @functools.cache
 def _remote_function() -> Any:
-    """Return the function that runs a batch on a node. A new one for each batch would be exported each
-    time, and be a type of tasks of its own, which slows a raylet down."""
+    """Return the remote function that runs a batch on a node.
+
+    There is only one, because Ray exports each remote function, and warns that many types of tasks
+    reduce its performance.
+    """
     import ray
 
     from .ray_node import run_batch_on_node

@@ -50,8 +50,8 @@ def test_a_target_sees_neither_the_cluster_nor_the_harness(
     assert len(reports["there"]) == 3
     for on_node in reports["there"]:
         rays = {name for name in on_node["variables"] if name.startswith("RAY_")}
-        # The agent sets these: where the target's Ray puts its files, that it sends no usage
-        # statistics, listens on loopback, and starts no worker ahead.
+        # The agent sets these. The target's Ray keeps its files in the run directory, sends no usage
+        # statistics, listens on loopback only, and starts no workers in advance.
         assert rays == {
             "RAY_TMPDIR",
             "RAY_USAGE_STATS_ENABLED",

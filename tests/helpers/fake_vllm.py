@@ -149,6 +149,6 @@ def install(python: Path) -> None:
 
 
 def at_import(python: Path, code: str) -> None:
-    """Let the installed fake execute ``code`` when it is imported."""
+    """Add ``code`` to the installed fake, which executes it on import."""
     module = next(python.parent.parent.glob("lib/python3.*/site-packages/vllm/__init__.py"))
     module.write_text(f"{module.read_text()}\n{code}\n")

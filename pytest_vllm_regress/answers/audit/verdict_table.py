@@ -128,7 +128,7 @@ class VerdictTable:
         return [e for e in self.of_case(case_id) if versions[e.environment] == version]
 
     def _versions_of(self, package: str) -> Mapping[str, str | None]:
-        """Return the version that each environment has of a package."""
+        """Return each recorded environment's version of a package, None where it is unknown."""
         names = {entry.environment for recorded in self._rows.values() for entry in recorded}
         return {name: self.version(name, package) for name in names}
 

@@ -151,8 +151,8 @@ def _sizes(tokenizer: Tokenizer, head: int) -> dict[str, int]:
 def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write a folder with these files, each in one step.
 
-    Several processes may do that at once, because they write the same bytes. Raises ``UsageError``;
-    a new folder is then removed.
+    Several processes may do that at once, because they write the same bytes. If it fails, a new
+    folder that is incomplete is removed. Raises ``UsageError``.
     """
     is_new = not folder.exists()
     try:
@@ -160,7 +160,7 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
         for name, content in files.items():
             write_atomically(folder / name, content, sync=False)
     except (OSError, UsageError) as error:
-        if is_new:
+        if is_new and not _are_whole(folder, files):
             remove_tree(folder)
         raise UsageError(
             f"the checkpoint {folder} cannot be written: {error}. Choose another cache with VLLM_REGRESS_CACHE"

@@ -182,7 +182,7 @@ class Agent:
             raise
 
     def _begin(self, process: AgentProcess, channel: FrameSocket, deadline: Deadline) -> None:
-        """Wait for the first frame of the agent below ``process``."""
+        """Use ``process`` and ``channel``, and wait until the agent says that it is ready."""
         self._process, self._channel = process, Channel(channel)
         ready = self._channel.receive(
             Wait(deadline, self._failures), lambda frame: frame.get("event") == "ready"
@@ -380,8 +380,8 @@ class Agent:
         }
 
     def own_variables(self) -> dict[str, str]:
-        """Return the variables that differ between agents of one environment in one run. The import
-        of vLLM does not depend on them."""
+        """Return the variables that differ between the agents of several workers. They may be changed
+        after vLLM has been imported."""
         folder = str(self.run.path)
         return {"RAY_TMPDIR": folder, "TMPDIR": folder, TAG: self.run.tag}
 

@@ -56,13 +56,12 @@ class ForkedAgent(Agent):
     def start(self, deadline: Deadline) -> None:
         self.run.check()
         own = self.own_variables()
-        # The run's own are not among the variables of the fork, which would be spawned if the import
-        # has read one of them.
+        # The variables of the run are not passed as "env": if the import has read one of them, the
+        # agent would have to be spawned.
         fork = {
             "role": AGENT,
             "log": str(self.log),
             "cwd": str(self.run.path),
-            "folder": str(self.run.path),
             "tag": own[TAG],
             "grace_s": NANNIES_S,
         }
@@ -103,8 +102,8 @@ def _ask(lease: FrameSocket, address: str, request: Frame, deadline: Deadline) -
 
 
 class _ForkedNanny:
-    """The nanny of a forked agent. It is no child of this process, so it reports the agent's end on
-    ``lifeline``.
+    """The nanny of a forked agent. It is not a child of this process, so it reports the end of the
+    agent over ``lifeline``.
 
     ``lease``: the connection that keeps the import.
     """
@@ -138,7 +137,8 @@ class _ForkedNanny:
 
 
 class _Origin(Agent):
-    """An agent that others are forked from. ``variables``: those of the agents that ask."""
+    """The agent that imports vLLM and from which others are forked. ``variables``: the environment
+    variables that these have in common."""
 
     def __init__(self, python: Path, run: RunDir, name: str, variables: Mapping[str, str]) -> None:
         super().__init__(python, run, name=name)
@@ -148,7 +148,7 @@ class _Origin(Agent):
         return {**self._variables, **self.own_variables()}
 
     def abort(self) -> None:
-        """Kill the process, so that the thread that waits for it stops waiting."""
+        """Kill the process, which ends the wait of the thread that is using it."""
         if self._process is not None:
             self._process.kill()
 
@@ -180,7 +180,7 @@ class _Import:
             return int(reply["nanny"]), fds
 
     def end(self) -> None:
-        """End the process. Agents that were forked from it live on."""
+        """End the process. Agents already forked from it keep running."""
         self.ended = True
         if not self.lock.acquire(blocking=False):
             self.agent.abort()

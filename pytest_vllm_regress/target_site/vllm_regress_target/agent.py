@@ -294,7 +294,7 @@ def _be_agent(channel: FrameSocket, request: Frame) -> int:
         before = os.environ["TMPDIR"]
         for name, value in os.environ.items():
             if before in value:
-                os.environ[name] = value.replace(before, request["folder"])
+                os.environ[name] = value.replace(before, request["cwd"])
         tempfile.tempdir = None
         nanny.become_subreaper()
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -59,7 +59,7 @@ _STOP_ROUNDS = 200
 _START_TIME = 19
 """Index of the start time among the fields of /proc/PID/stat after the name (proc_pidstat(5))."""
 _ENVIRONMENT = slice(47, 49)
-"""Where the process's environment at exec begins and ends in its memory, in the same fields."""
+"""The same fields: the addresses at which the environment that the process got at exec begins and ends."""
 
 
 def become_subreaper() -> None:
@@ -72,15 +72,15 @@ def become_subreaper() -> None:
 
 
 def carry_tag(tag: str) -> None:
-    """Make this process and its forks carry ``tag``: write it where /proc/PID/environ reads.
+    """Let /proc/PID/environ of this process and its forks show ``tag`` in place of the tag that the
+    process started with, which ``os.environ`` must still contain.
 
-    ``os.environ`` still has the tag that the process began with. Raises ``OSError`` if that one is
-    shorter, or if the place cannot be read.
+    Raises ``OSError`` if the new tag is longer, or if the environment cannot be found in memory.
     """
     start, end = map(int, stat_fields(os.getpid())[_ENVIRONMENT])
     old = f"{TAG}={os.environ[TAG]}".encode()
     new = f"{TAG}={tag}".encode()
-    # The kernel shows zeroes to a process that it does not trust.
+    # The kernel reports zeroes where a process may not inspect itself.
     block = b"\0" + ctypes.string_at(start, end - start) if start else b""
     place = block.find(b"\0" + old + b"\0")
     if place < 0 or len(new) > len(old):
@@ -250,8 +250,8 @@ def supervise(lifeline: int, grace_s: float, child_main: Callable[[], int]) -> O
     """Run ``child_main`` in a child process, which exits with its result. Return the child's status
     (wait(2)), or None if it was killed: on SIGTERM, or when all writers of ``lifeline`` have ended.
 
-    What it has started is killed then, too. ``grace_s``: as in ``main``. In this process all other
-    descriptors are closed.
+    Everything that it has started is then killed as well. ``grace_s``: as in ``main``. All other
+    descriptors of this process are closed.
     """
     become_subreaper()
     wake_r, wake_w = os.pipe()
@@ -320,7 +320,7 @@ def _end_by(number: int) -> None:
 
 
 def _execute(command: list[str], data: int) -> int:
-    """Replace this process by the command, or write the reason and return ``NOT_EXECUTED``."""
+    """Replace this process with the command. If that fails, write why and return ``NOT_EXECUTED``."""
     try:
         if data:
             resource.setrlimit(resource.RLIMIT_DATA, (data, data))

@@ -1,4 +1,4 @@
-"""Workers of pytest-xdist fork their agents from one import of vLLM. vLLM is a stand-in."""
+"""The agents of pytest-xdist's workers are forked from one import of vLLM, here of a stand-in."""
 
 from __future__ import annotations
 

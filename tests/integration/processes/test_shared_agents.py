@@ -1,4 +1,4 @@
-"""Agents of several processes come from one import of vLLM. vLLM is a stand-in."""
+"""Agents for several processes are forked from one import of vLLM, here of a stand-in."""
 
 from __future__ import annotations
 
